@@ -1,0 +1,185 @@
+"""The paper's networks, with masks, and their registry.
+
+Glorot-normal weights, biases normal with standard deviation 0.01, VALID padding, stride 1, 2x2 max pooling, ReLU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.nn import relu
+from jaxtyping import Array, Float
+
+from nttzoo import nn
+from nttzoo.errors import ModelError, ShapeError
+from nttzoo.registry import Registry
+
+ARCHITECTURES: Registry[Callable[..., Network]] = Registry("architecture")
+
+Shape = tuple[int, ...]
+
+
+class Network(nnx.Module):
+    """A classifier that knows the shape of its images (without the batch axis) and its number of classes."""
+
+    default_input_shape: Shape
+
+    def __init__(self, *, num_classes: int, input_shape: Shape):
+        self.num_classes = num_classes
+        self.input_shape = input_shape
+
+    def features(self, images: Float[Array, "n h w c"], rngs: nnx.Rngs | None) -> Float[Array, "n classes"]:
+        """Standardised images -> logits."""
+        raise NotImplementedError
+
+    def __call__(
+        self, images: Float[Array, "n h w c"], *, rngs: nnx.Rngs | None = None
+    ) -> Float[Array, "n classes"]:
+        check_images(images, self.input_shape, type(self).__name__)
+        return self.features(images, rngs)
+
+
+def check_images(images: Array, input_shape: Shape, who: str) -> None:
+    """Raises unless `images` is a batch of floating-point images of the expected shape."""
+    if images.shape[1:] != tuple(input_shape):
+        expected = ", ".join(map(str, input_shape))
+        raise ShapeError(f"{who} takes images of shape [n, {expected}], got {list(images.shape)}.")
+    if not jnp.issubdtype(images.dtype, jnp.floating):
+        raise ShapeError(
+            f"{who} takes standardised floating-point images, got {images.dtype}. "
+            "nttzoo.data.standardise(images, mean, std) turns raw uint8 images into them."
+        )
+
+
+def create(
+    name: str, *, num_classes: int = 10, input_shape: Shape | None = None, rngs: nnx.Rngs | int
+) -> Network:
+    """A freshly initialised network with full masks, in training mode, for images of `input_shape` (h, w, c).
+
+    `rngs` seeds weights and dropout: an `nnx.Rngs`, or a number.
+    """
+    make: Any = ARCHITECTURES[name]
+    if num_classes < 1:
+        raise ModelError(f"num_classes is {num_classes}; a classifier needs at least one.")
+    shape = tuple(input_shape or make.default_input_shape)
+    if len(shape) != 3 or min(shape) < 1:
+        raise ShapeError(f"input_shape is (height, width, channels), for example {make.default_input_shape}; got {shape}.")
+    return make(num_classes=num_classes, input_shape=shape, rngs=nnx.Rngs(rngs) if isinstance(rngs, int) else rngs)
+
+
+_INIT = {"kernel_init": nnx.initializers.glorot_normal(), "bias_init": nnx.initializers.normal(0.01)}
+
+
+def _linear(inputs: int, outputs: int, rngs: nnx.Rngs) -> nn.Linear:
+    return nn.Linear(inputs, outputs, rngs=rngs, **_INIT)
+
+
+def _conv(inputs: int, outputs: int, window: int, rngs: nnx.Rngs) -> nn.Conv:
+    return nn.Conv(inputs, outputs, (window, window), padding="VALID", rngs=rngs, **_INIT)
+
+
+def _flat_size(input_shape: Shape, windows: list[int | str], channels: int, who: str) -> int:
+    """Size of the flattened features after convolutions of these windows and 2x2 "pool"s."""
+    height, width = input_shape[:2]
+    for step in windows:
+        shrink: Callable[[int], int] = (lambda s: s // 2) if step == "pool" else (lambda s, w=step: s - w + 1)
+        height, width = shrink(height), shrink(width)
+        if min(height, width) < 1:
+            raise ShapeError(f"images of shape {input_shape} are too small for {who}.")
+    return height * width * channels
+
+
+def max_pool(x: Float[Array, "n h w c"]) -> Float[Array, "n h//2 w//2 c"]:
+    """2x2 max pooling with stride 2; an odd last row or column is dropped; ties go to the first pixel in C order."""
+    n, h, w, c = x.shape
+    x = x[:, : h // 2 * 2, : w // 2 * 2].reshape(n, h // 2, 2, w // 2, 2, c)
+    pixels = [x[:, :, i, :, j] for i in (0, 1) for j in (0, 1)]
+    # The choice is piecewise constant: made once per example on the values, it leaves a derivative that is a mere
+    # selection, cheap to differentiate again and shared by all outputs of a tangent kernel.
+    values = jax.lax.stop_gradient(pixels)
+    top = jnp.maximum(jnp.maximum(values[0], values[1]), jnp.maximum(values[2], values[3]))
+    pooled = pixels[3]
+    for pixel, value in zip(pixels[2::-1], values[2::-1], strict=True):
+        pooled = jnp.where(value == top, pixel, pooled)
+    return pooled
+
+
+@ARCHITECTURES.register("lenet300")
+class LeNet300(Network):
+    """LeNet-300-100: a perceptron with hidden layers of 300 and 100 units."""
+
+    default_input_shape = (28, 28, 1)
+
+    def __init__(self, *, num_classes: int, input_shape: Shape, rngs: nnx.Rngs):
+        super().__init__(num_classes=num_classes, input_shape=input_shape)
+        self.linear1 = _linear(math.prod(input_shape), 300, rngs)
+        self.linear2 = _linear(300, 100, rngs)
+        self.linear3 = _linear(100, num_classes, rngs)
+
+    def features(self, images: Array, rngs: nnx.Rngs | None) -> Array:
+        """784 - 300 - 100 - classes."""
+        x = images.reshape(len(images), -1)
+        x = relu(self.linear1(x))
+        x = relu(self.linear2(x))
+        return self.linear3(x)
+
+
+@ARCHITECTURES.register("lenet5")
+class LeNet5(Network):
+    """LeNet-5 as Caffe has it: two 5x5 convolutions with pooling, then 500 units."""
+
+    default_input_shape = (28, 28, 1)
+
+    def __init__(self, *, num_classes: int, input_shape: Shape, rngs: nnx.Rngs):
+        super().__init__(num_classes=num_classes, input_shape=input_shape)
+        flat = _flat_size(input_shape, [5, "pool", 5, "pool"], 50, "lenet5")
+        self.conv1 = _conv(input_shape[2], 20, 5, rngs)
+        self.conv2 = _conv(20, 50, 5, rngs)
+        self.linear1 = _linear(flat, 500, rngs)
+        self.linear2 = _linear(500, num_classes, rngs)
+
+    def features(self, images: Array, rngs: nnx.Rngs | None) -> Array:
+        """Pooling before ReLU, which is the same and costs less."""
+        x = relu(max_pool(self.conv1(images)))
+        x = relu(max_pool(self.conv2(x)))
+        x = x.reshape(len(x), -1)
+        x = relu(self.linear1(x))
+        return self.linear2(x)
+
+
+@ARCHITECTURES.register("conv4")
+class Conv4(Network):
+    """Conv-4: four 3x3 convolutions in two pooled pairs, then 512 units; dropout in training."""
+
+    default_input_shape = (32, 32, 3)
+
+    def __init__(self, *, num_classes: int, input_shape: Shape, rngs: nnx.Rngs):
+        super().__init__(num_classes=num_classes, input_shape=input_shape)
+        flat = _flat_size(input_shape, [3, 3, "pool", 3, 3, "pool"], 128, "conv4")
+        self.conv1 = _conv(input_shape[2], 64, 3, rngs)
+        self.conv2 = _conv(64, 64, 3, rngs)
+        self.conv3 = _conv(64, 128, 3, rngs)
+        self.conv4 = _conv(128, 128, 3, rngs)
+        self.linear1 = _linear(flat, 512, rngs)
+        self.linear2 = _linear(512, num_classes, rngs)
+        self.dropout1 = nnx.Dropout(0.25, rngs=rngs)
+        self.dropout2 = nnx.Dropout(0.25, rngs=rngs)
+        self.dropout3 = nnx.Dropout(0.5, rngs=rngs)
+
+    def features(self, images: Array, rngs: nnx.Rngs | None) -> Array:
+        """Pooling before ReLU, which is the same and costs less."""
+        x = relu(self.conv1(images))
+        x = relu(max_pool(self.conv2(x)))
+        x = self.dropout1(x, rngs=rngs)
+        x = relu(self.conv3(x))
+        x = relu(max_pool(self.conv4(x)))
+        x = self.dropout2(x, rngs=rngs)
+        x = x.reshape(len(x), -1)
+        x = relu(self.linear1(x))
+        x = self.dropout3(x, rngs=rngs)
+        return self.linear2(x)

@@ -1,0 +1,50 @@
+"""One family of exceptions: everything that nttzoo raises on purpose is an `NttzooError`.
+
+Each class also inherits from the built-in exception that a caller would expect, so that `except ValueError` works too.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class NttzooError(Exception):
+    """Something was asked for that nttzoo cannot do; the message says what to change."""
+
+
+class UnknownName(NttzooError, KeyError):
+    """A name that no registry knows; the message lists the near misses."""
+
+    def __init__(self, kind: str, name: object, known: Iterable[str]):
+        known = sorted(known)
+        near = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
+        hint = f"Did you mean {' or '.join(map(repr, near))}? " if near else ""
+        super().__init__(f"no {kind} {name!r}. {hint}Known: {', '.join(known)}.")
+
+    def __str__(self) -> str:  # KeyError would print the message in quotation marks.
+        return str(self.args[0])
+
+
+class DensityError(NttzooError, ValueError):
+    """A density outside (0, 1], or one that would leave a layer without weights."""
+
+
+class ShapeError(NttzooError, ValueError):
+    """Arrays whose shapes or types do not fit the model or each other."""
+
+
+class DataError(NttzooError, ValueError):
+    """A data set that is missing, damaged or not what it should be."""
+
+
+class ModelError(NttzooError, ValueError):
+    """A model that cannot be used in this way."""
+
+
+class TrainingError(NttzooError, ArithmeticError):
+    """Training broke down, for example because the loss is no longer finite."""
+
+
+class OptionError(NttzooError, ValueError):
+    """An option with a value outside its choices or range."""

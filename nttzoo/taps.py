@@ -1,0 +1,99 @@
+"""What each layer saw: the inputs and outputs of every layer call during one forward pass of any NNX model.
+
+`record` runs a model and hands over, for each call of a layer of the chosen kinds, what went in and what came out. It
+can add a perturbation to each call's output; the derivative with respect to a perturbation of zero is the cotangent at
+that layer's output. This is all that costs and tangent kernels need to know about a model's inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import jax
+from flax import nnx
+from jaxtyping import Array
+
+from nttzoo.nn import Path
+
+_RECORDER: ContextVar[_Recorder | None] = ContextVar("nttzoo_recorder", default=None)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of one layer: its path, the layer itself, and the arrays that went in and came out."""
+
+    path: Path
+    layer: Any
+    inputs: Array
+    outputs: Array
+
+
+class _Recorder:
+    def __init__(self, layers: dict[int, Path], perturbations: Sequence[Array] | None):
+        self.layers = layers
+        self.perturbations = perturbations
+        self.calls: list[Call] = []
+
+    def tap(self, layer: Any, inputs: Array, outputs: Array) -> Array:
+        if self.perturbations is not None:
+            outputs = outputs + self.perturbations[len(self.calls)]
+        self.calls.append(Call(self.layers[id(layer)], layer, inputs, outputs))
+        return outputs
+
+
+@cache
+def _tapped(kind: type) -> type:
+    """A subclass of a layer's class that reports its calls to the recorder, if one is listening."""
+
+    def call(self: Any, inputs: Array, *args: Any, **kwargs: Any) -> Array:
+        outputs = kind.__call__(self, inputs, *args, **kwargs)
+        recorder = _RECORDER.get()
+        # Inside an NNX transform (scan, jit, remat ...) the layer is a copy that the recorder does not know: what it sees
+        # there must not leave the transform.
+        if recorder is None or id(self) not in recorder.layers:
+            return outputs
+        return recorder.tap(self, inputs, outputs)
+
+    return type(kind.__name__, (kind,), {"__call__": call, "__module__": kind.__module__, "__doc__": kind.__doc__})
+
+
+def record(
+    model: nnx.Module,
+    kinds: tuple[type, ...],
+    run: Callable[[Any], Any],
+    perturbations: Sequence[Array] | None = None,
+) -> tuple[Any, list[Call]]:
+    """`run(copy of model)` and the calls of all its layers of these kinds, in the order of execution.
+
+    `perturbations`, one array per call of that call's output shape, are added to the outputs. Calls inside an NNX
+    transform of the model's own are not recorded.
+    """
+    copy = nnx.clone(model)
+    layers: dict[int, Path] = {}
+    for path, layer in nnx.iter_modules(copy):
+        if isinstance(layer, kinds):
+            layer.__class__ = _tapped(type(layer))
+            layers[id(layer)] = path
+    recorder = _Recorder(layers, perturbations)
+    token = _RECORDER.set(recorder)
+    try:
+        return run(copy), recorder.calls
+    finally:
+        _RECORDER.reset(token)
+
+
+def call_shapes(model: nnx.Module, kinds: tuple[type, ...], inputs: Any) -> list[Call]:
+    """The calls with shapes in place of arrays: nothing is computed. `inputs` may be a `jax.ShapeDtypeStruct`."""
+    found: list[Call] = []
+
+    def shapes(x: Array) -> list[tuple[Array, Array]]:
+        _, calls = record(model, kinds, lambda m: m(x))
+        found.extend(calls)
+        return [(call.inputs, call.outputs) for call in calls]
+
+    pairs = jax.eval_shape(shapes, inputs)
+    return [Call(call.path, call.layer, *pair) for call, pair in zip(found, pairs, strict=True)]
