@@ -1,1 +1,44 @@
-__version__="0.1.0"
+"""nttzoo: a Flax NNX model zoo of sparse networks found by Neural Tangent Transfer.
+
+The rooms of the package are modules: `nn`, `architectures`, `data`, `masks`, `pruning`, `training`, `cost`. They
+and the names below are imported when they are first used, so that `import nttzoo` is instant.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from nttzoo.cost import Speedup as Speedup
+    from nttzoo.cost import speedup as speedup
+    from nttzoo.nn import sparsify as sparsify
+    from nttzoo.pruning import prune as prune
+    from nttzoo.training import TrainConfig as TrainConfig
+    from nttzoo.training import fit as fit
+
+_ROOMS = ("architectures", "baselines", "cost", "data", "errors", "masks", "nn", "pruning", "taps", "training")
+_NAMES = {
+    "sparsify": "nn",
+    "prune": "pruning",
+    "fit": "training",
+    "TrainConfig": "training",
+    "speedup": "cost",
+    "Speedup": "cost",
+}
+
+__all__ = ["__version__", *_NAMES, *_ROOMS]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _NAMES:
+        return getattr(importlib.import_module(f"nttzoo.{_NAMES[name]}"), name)
+    if name in _ROOMS:
+        return importlib.import_module(f"nttzoo.{name}")
+    raise AttributeError(f"module 'nttzoo' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

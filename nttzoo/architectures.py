@@ -37,9 +37,7 @@ class Network(nnx.Module):
         """Standardised images -> logits."""
         raise NotImplementedError
 
-    def __call__(
-        self, images: Float[Array, "n h w c"], *, rngs: nnx.Rngs | None = None
-    ) -> Float[Array, "n classes"]:
+    def __call__(self, images: Float[Array, "n h w c"], *, rngs: nnx.Rngs | None = None) -> Float[Array, "n classes"]:
         check_images(images, self.input_shape, type(self).__name__)
         return self.features(images, rngs)
 
@@ -56,9 +54,7 @@ def check_images(images: Array, input_shape: Shape, who: str) -> None:
         )
 
 
-def create(
-    name: str, *, num_classes: int = 10, input_shape: Shape | None = None, rngs: nnx.Rngs | int
-) -> Network:
+def create(name: str, *, num_classes: int = 10, input_shape: Shape | None = None, rngs: nnx.Rngs | int) -> Network:
     """A freshly initialised network with full masks, in training mode, for images of `input_shape` (h, w, c).
 
     `rngs` seeds weights and dropout: an `nnx.Rngs`, or a number.
@@ -68,7 +64,9 @@ def create(
         raise ModelError(f"num_classes is {num_classes}; a classifier needs at least one.")
     shape = tuple(input_shape or make.default_input_shape)
     if len(shape) != 3 or min(shape) < 1:
-        raise ShapeError(f"input_shape is (height, width, channels), for example {make.default_input_shape}; got {shape}.")
+        raise ShapeError(
+            f"input_shape is (height, width, channels), for example {make.default_input_shape}; got {shape}."
+        )
     return make(num_classes=num_classes, input_shape=shape, rngs=nnx.Rngs(rngs) if isinstance(rngs, int) else rngs)
 
 
@@ -87,8 +85,10 @@ def _flat_size(input_shape: Shape, windows: list[int | str], channels: int, who:
     """Size of the flattened features after convolutions of these windows and 2x2 "pool"s."""
     height, width = input_shape[:2]
     for step in windows:
-        shrink: Callable[[int], int] = (lambda s: s // 2) if step == "pool" else (lambda s, w=step: s - w + 1)
-        height, width = shrink(height), shrink(width)
+        if isinstance(step, int):
+            height, width = height - step + 1, width - step + 1
+        else:
+            height, width = height // 2, width // 2
         if min(height, width) < 1:
             raise ShapeError(f"images of shape {input_shape} are too small for {who}.")
     return height * width * channels

@@ -8,24 +8,23 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-WIDTH = 110
-
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, total: bool = False) -> str:
-    """A table as plain text; the first column is left-aligned, numbers are right-aligned, `total` rules off the last."""
-    grid = Table(title=title, title_justify="left", box=None, pad_edge=False, show_edge=False)
+    """A table as plain text; the first column is left-aligned, the others right; `total` rules off the last row."""
+    grid = Table(box=None, pad_edge=False, show_edge=False)
     for i, name in enumerate(columns):
         grid.add_column(name, justify="left" if i == 0 else "right", no_wrap=True)
-    rows = [[str(cell) for cell in row] for row in rows]
-    for i, row in enumerate(rows):
-        if total and i == len(rows) - 1:
-            grid.add_row(*("-" * max(len(str(r[c])) for r in rows) for c in range(len(columns))))
+    texts = [[str(cell) for cell in row] for row in rows]
+    for i, row in enumerate(texts):
+        if total and i == len(texts) - 1:
+            grid.add_row(*("-" * max(len(text[c]) for text in texts) for c in range(len(columns))))
         grid.add_row(*row)
     # Wide enough that a long layer name is never cut, whatever the terminal.
-    console = Console(width=max(WIDTH, 200), color_system=None, force_terminal=False)
+    console = Console(width=200, color_system=None, force_terminal=False)
     with console.capture() as capture:
         console.print(grid)
-    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+    lines = [line.rstrip() for line in capture.get().splitlines()]
+    return "\n".join([title, *lines] if title else lines)
 
 
 def progress_bar(*, show: bool = True) -> Progress:

@@ -17,7 +17,6 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-Pads = tuple[tuple[int, int], ...]
 Ints = tuple[int, ...]
 
 
@@ -43,10 +42,11 @@ def conv_general_dilated(
         return lax.conv_general_dilated(
             lhs, rhs, strides, padding, inner, holes, dimension_numbers, feature_group_count, **options
         )
-    window, pads = rhs.shape[:space], padding
     if isinstance(padding, str):
-        reach = [(w - 1) * hole + 1 for w, hole in zip(window, holes, strict=True)]
+        reach = [(w - 1) * hole + 1 for w, hole in zip(rhs.shape[:space], holes, strict=True)]
         pads = lax.padtype_to_pads(lhs.shape[1:-1], reach, strides, padding)
+    else:
+        pads = list(padding)
     if any(lo or hi for lo, hi in pads) or inner != ones:
         gaps = [(0, 0, 0), *((lo, hi, d - 1) for (lo, hi), d in zip(pads, inner, strict=True)), (0, 0, 0)]
         lhs = lax.pad(lhs, jnp.zeros((), lhs.dtype), gaps)
@@ -58,9 +58,7 @@ def _channels_last(space: int) -> lax.ConvDimensionNumbers:
     return lax.ConvDimensionNumbers(images, (space + 1, space, *range(space)), images)
 
 
-def unfold(
-    x: Float[Array, "n *space c"], window: Ints, strides: Ints, holes: Ints
-) -> Float[Array, "n *out k c"]:
+def unfold(x: Float[Array, "n *space c"], window: Ints, strides: Ints, holes: Ints) -> Float[Array, "n *out k c"]:
     """The patches under each position of the window (no padding); k numbers the window's pixels in C order."""
     space = len(window)
     out = [(s - (w - 1) * h - 1) // d + 1 for s, w, h, d in zip(x.shape[1:-1], window, holes, strides, strict=True)]

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool
 
 from nttzoo import console, nn
 from nttzoo.errors import ModelError, ShapeError
-from nttzoo.nn import Path, masked_layers, path_name
+from nttzoo.nn import Path, masked_layers, path_name, split_params
 from nttzoo.taps import call_shapes, record
 
 KINDS = (nn.Linear, nn.LinearGeneral, nn.Conv)
@@ -72,7 +72,14 @@ class Speedup:
 
     def __str__(self) -> str:
         rows = [
-            (x.name, f"{x.dense:,}", f"{x.sparse:,}", f"{x.alive:,}", _times(x.dense, x.sparse), _times(x.dense, x.alive))
+            (
+                x.name,
+                f"{x.dense:,}",
+                f"{x.sparse:,}",
+                f"{x.alive:,}",
+                _times(x.dense, x.sparse),
+                _times(x.dense, x.alive),
+            )
             for x in (*self.layers, self.total)
         ]
         columns = ("multiply-adds", "dense", "sparse", "not dead", "speed-up", "without dead")
@@ -110,7 +117,9 @@ def speedup(model: nnx.Module, input_shape: tuple[int, ...] | None = None) -> Sp
         positions[call.path] += call.outputs.size // math.prod(call.layer.output_units())
     uncalled = [path_name(path) for path, count in positions.items() if count == 0]
     if len(uncalled) == len(layers):
-        raise ModelError(f"no layer of {type(model).__name__} could be observed: are they called inside an NNX transform?")
+        raise ModelError(
+            f"no layer of {type(model).__name__} could be observed: are they called inside an NNX transform?"
+        )
     alive = _alive_weights(frozen, tuple(shape))
     return Speedup(
         tuple(
@@ -135,17 +144,17 @@ def _alive_weights(model: nnx.Module, shape: tuple[int, ...]) -> dict[Path, Bool
     probe = nnx.clone(model)
     keys = iter(jax.random.split(jax.random.key(0), 2 * len(jax.tree.leaves(nnx.state(probe, nnx.Param))) + 2))
 
-    def positive(like: Array) -> Array:
-        return jax.random.uniform(next(keys), like.shape, jnp.float32, 0.5, 1.5)
+    def positive(shape: tuple[int, ...]) -> Array:
+        return jax.random.uniform(next(keys), shape, jnp.float32, 0.5, 1.5)
 
     for layer in masked_layers(probe).values():
         # Scaled to keep activations near one, so that no path under- or overflows.
         share = np.maximum(layer.mask[...].sum() / math.prod(layer.output_units()), 1)
-        layer.kernel[...] = (positive(layer.kernel) / share).astype(layer.kernel.dtype)
+        layer.kernel[...] = (positive(layer.kernel.shape) / share).astype(layer.kernel.dtype)
         if layer.bias is not None:
             layer.bias[...] = jnp.zeros_like(layer.bias[...])
 
-    images = positive(jax.ShapeDtypeStruct((PROBES, *shape), jnp.float32))
+    images = positive((PROBES, *shape))
 
     def inputs_of_calls(x: Array) -> list[Array]:
         _, calls = record(probe, KINDS, lambda m: m(x))
@@ -165,9 +174,11 @@ def _alive_weights(model: nnx.Module, shape: tuple[int, ...]) -> dict[Path, Bool
         # output. It knows about strides, groups and shared positions, whatever the layer is.
         moving, wanted = (a != 0).astype(jnp.float32), (b != 0).astype(jnp.float32)
         layer = nnx.clone(call.layer)
-        graph, params, rest = nnx.split(layer, nnx.Param, ...)
+        graph, params, rest = split_params(layer)
         ones = jax.tree.map(jnp.ones_like, params)
-        _, pull = jax.vjp(lambda p, graph=graph, rest=rest, x=moving: nnx.merge(graph, p, rest)(x), ones)  # type: ignore[misc]
+        _, pull = jax.vjp(lambda p, graph=graph, rest=rest, x=moving: nnx.merge(graph, p, rest)(x), ones)
         met = pull(wanted.astype(b.dtype))[0]["kernel"][...] > 0
         reached[call.path] = met | reached[call.path] if call.path in reached else met
-    return {path: np.asarray(layer.mask[...] & reached.get(path, False)) for path, layer in masked_layers(model).items()}
+    return {
+        path: np.asarray(layer.mask[...] & reached.get(path, False)) for path, layer in masked_layers(model).items()
+    }

@@ -150,7 +150,9 @@ class Dataset:
         return mean.astype(np.float32), np.sqrt(variance).astype(np.float32)
 
 
-def standardise(images: Num[Array, "n h w c"], mean: Float[Array, " c"], std: Float[Array, " c"]) -> Float[Array, "n h w c"]:
+def standardise(
+    images: Num[Array, "n h w c"], mean: Float[Array, " c"], std: Float[Array, " c"]
+) -> Float[Array, "n h w c"]:
     """(images - mean) / std per channel in float32; uint8 images are first scaled to 0 ... 1."""
     scale = 255.0 if images.dtype == jnp.uint8 else 1.0
     # A constant channel stays constant instead of becoming NaN.
@@ -171,8 +173,8 @@ def load(name: str, *, data_dir: str | os.PathLike[str] | None = None, download:
     """A data set by name: `mnist5k` (embedded), `mnist`, `fashion_mnist`, `cifar10`, `svhn`.
 
     Looks for `<name>.npz` (arrays x_train, y_train, x_test, y_test) in `data_dir`, else in the folder that the
-    environment variable NTTZOO_DATA names, else in the user's cache folder; then for a copy that tensorflow-datasets has
-    prepared. Only with `download=True` does it use the network, through tensorflow-datasets.
+    environment variable NTTZOO_DATA names, else in the user's cache folder; then for a copy that tensorflow-datasets
+    has prepared. Only with `download=True` does it use the network, through tensorflow-datasets.
     """
     source = SOURCES[name]
     if source.embedded:
@@ -246,7 +248,9 @@ def _checked(name: str, source: Source, arrays: dict[str, np.ndarray]) -> Datase
     return dataset
 
 
-def _validated(name: str, arrays: dict[str, np.ndarray], classes: tuple[str, ...], licence: str = "not stated") -> Dataset:
+def _validated(
+    name: str, arrays: dict[str, np.ndarray], classes: tuple[str, ...], licence: str = "not stated"
+) -> Dataset:
     for part in ("train", "test"):
         images, labels = arrays[f"x_{part}"], arrays[f"y_{part}"]
         if images.ndim != 4 or not len(images):

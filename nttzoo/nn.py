@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float
 from nttzoo.convolution import conv_general_dilated
 from nttzoo.errors import ModelError
 
-Path = tuple[str | int, ...]
+Path = tuple[Any, ...]
 M = TypeVar("M", bound=nnx.Module)
 
 
@@ -51,7 +51,7 @@ class _Masked(nnx.Module):
     def __call__(self, inputs: Array, out_sharding: Any = None) -> Array:
         # The NNX layer's own forward pass, on a stand-in whose kernel is masked already.
         stand_in = SimpleNamespace(**{**vars(self), "kernel": self.masked_kernel(), "mask": None})
-        dense_call = super().__call__.__func__  # type: ignore[misc]
+        dense_call = super().__call__.__func__  # type: ignore[attr-defined]
         return dense_call(stand_in, inputs, out_sharding=out_sharding)
 
 
@@ -140,6 +140,12 @@ def masked_layers(model: nnx.Module) -> dict[Path, Any]:
             "nttzoo.sparsify(model) gives the layers of any NNX model a mask."
         )
     return {path: layers[path] for path in order}
+
+
+def split_params(model: nnx.Module) -> tuple[Any, Any, Any]:
+    """(graph, parameters, everything else): what jitted code passes about; `nnx.merge` puts it together again."""
+    graph, params, *rest = nnx.split(model, nnx.Param, ...)
+    return graph, params, rest[0]
 
 
 def set_masks(model: nnx.Module, masks: dict[Path, Bool[Array, "..."]]) -> None:

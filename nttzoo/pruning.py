@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from nttzoo.errors import ModelError, OptionError, ShapeError
 from nttzoo.masks import SCHEMES, Scheme, Scores, check_density, make_masks, warn_of_empty_layers
-from nttzoo.nn import Path, masked_layers, path_name, set_masks
+from nttzoo.nn import Path, masked_layers, path_name, set_masks, split_params
 from nttzoo.registry import Registry
 
 M = TypeVar("M", bound=nnx.Module)
@@ -70,7 +70,9 @@ def prune(
     scores = chosen.score(model, seen, score_key)
     for path, layer in scores.items():
         if not bool(jnp.isfinite(layer).all()):
-            raise ModelError(f"the scores of layer '{path_name(path)}' are not finite: look for NaN in weights and batch.")
+            raise ModelError(
+                f"the scores of layer '{path_name(path)}' are not finite: look for NaN in weights and batch."
+            )
     masks = make_masks(scores, density, "layerwise" if chosen.even else scheme)
     kernels = chosen.redraw(model, density, redraw_key) if chosen.redraw else {}
 
@@ -128,9 +130,7 @@ def random_scores(model: nnx.Module, batch: None, key: Array) -> Scores:
 def snip_scores(model: nnx.Module, batch: tuple[Array, Array], key: Array | None = None) -> Scores:
     """|w * dLoss/dw|, Loss being the cross-entropy summed over a labelled batch."""
     images, labels = batch
-    return _sensitivity(
-        model, lambda m: optax.softmax_cross_entropy_with_integer_labels(m(images), labels).sum()
-    )
+    return _sensitivity(model, lambda m: optax.softmax_cross_entropy_with_integer_labels(m(images), labels).sum())
 
 
 def logit_snip_scores(model: nnx.Module, batch: Float[Array, "n ..."], key: Array | None = None) -> Scores:
@@ -142,15 +142,13 @@ def _sensitivity(model: nnx.Module, quantity: Callable[[Any], Array]) -> Scores:
     """|w * dQuantity/dw| in evaluation mode (no dropout)."""
     frozen = nnx.clone(model)
     frozen.eval()
-    graph, params, rest = nnx.split(frozen, nnx.Param, ...)
+    graph, params, rest = split_params(frozen)
     masked_layers(frozen)  # says what is wrong with a model that has none
     grads = jax.jit(jax.grad(lambda p: quantity(nnx.merge(graph, p, rest))))(params)
     nnx.update(frozen, grads)
     return {
         path: jnp.abs(layer.kernel[...] * gradient.kernel[...])
-        for (path, layer), gradient in zip(
-            masked_layers(model).items(), masked_layers(frozen).values(), strict=True
-        )
+        for (path, layer), gradient in zip(masked_layers(model).items(), masked_layers(frozen).values(), strict=True)
     }
 
 
@@ -159,8 +157,7 @@ def he_kernels(model: nnx.Module, density: float, key: Array) -> dict[Path, Arra
     layers = masked_layers(model)
     keys = jax.random.split(key, len(layers))
     return {
-        path: jax.random.normal(k, layer.kernel.shape, layer.kernel.dtype)
-        * (2 / (layer.fan_in * density)) ** 0.5
+        path: jax.random.normal(k, layer.kernel.shape, layer.kernel.dtype) * (2 / (layer.fan_in * density)) ** 0.5
         for k, (path, layer) in zip(keys, layers.items(), strict=True)
     }
 

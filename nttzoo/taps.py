@@ -52,8 +52,8 @@ def _tapped(kind: type) -> type:
     def call(self: Any, inputs: Array, *args: Any, **kwargs: Any) -> Array:
         outputs = kind.__call__(self, inputs, *args, **kwargs)
         recorder = _RECORDER.get()
-        # Inside an NNX transform (scan, jit, remat ...) the layer is a copy that the recorder does not know: what it sees
-        # there must not leave the transform.
+        # Inside an NNX transform (scan, jit, remat ...) the layer is a copy that the recorder does not know: what it
+        # sees there must not leave the transform.
         if recorder is None or id(self) not in recorder.layers:
             return outputs
         return recorder.tap(self, inputs, outputs)

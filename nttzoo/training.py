@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Integer
 from nttzoo import console
 from nttzoo.data import Dataset, Labelled, epoch_order, standardise
 from nttzoo.errors import OptionError, ShapeError, TrainingError
+from nttzoo.nn import split_params
 from nttzoo.registry import Registry
 
 Loss = Callable[[Float[Array, "n classes"], Integer[Array, " n"]], Float[Array, " n"]]
@@ -40,8 +41,8 @@ def squared_loss(logits: Float[Array, "n classes"], labels: Integer[Array, " n"]
 class TrainConfig:
     """How to train; the defaults are the paper's for MNIST and Fashion-MNIST (CIFAR-10: 600 epochs).
 
-    `optimizer` is a name ("adam", "sgd") or any optax transformation, which then brings its own learning rate; `loss` is
-    a name ("cross_entropy", "squared") or a function (logits [n, classes], labels [n]) -> [n].
+    `optimizer` is a name ("adam", "sgd") or any optax transformation, which then brings its own learning rate; `loss`
+    is a name ("cross_entropy", "squared") or a function (logits [n, classes], labels [n]) -> [n].
     """
 
     epochs: int = 50
@@ -87,9 +88,10 @@ class History:
         return {name: [None if np.isnan(v) else v for v in values] for name, values in asdict(self).items()}
 
 
-@dataclass
-class _Progress:
-    """The arrays that one step hands to the next."""
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class TrainState:
+    """The arrays that one step hands to the next; loss and correct answers are summed over an epoch."""
 
     params: Any
     rest: Any
@@ -98,8 +100,6 @@ class _Progress:
     correct: Any
 
 
-jax.tree_util.register_dataclass(_Progress)
-
 CHUNK_SECONDS = 1.0
 EVALUATION_BATCH = 500
 
@@ -107,9 +107,9 @@ EVALUATION_BATCH = 500
 def fit(model: nnx.Module, data: Dataset, config: TrainConfig | None = None) -> History:
     """Trains `model` in place on the standardised images of `data`; returns the history.
 
-    A seeded fraction of the training set is held out for validation. The same seed gives the same weights bit for bit on
-    one machine. The model always holds the weights of the last completed epoch: after Ctrl-C, or when the loss stops being
-    finite (`TrainingError`). It is left in the mode (training or evaluation) in which it came.
+    A seeded fraction of the training set is held out for validation. The same seed gives the same weights bit for bit
+    on one machine. The model always holds the weights of the last completed epoch: after Ctrl-C, or when the loss stops
+    being finite (`TrainingError`). It is left in the mode (training or evaluation) in which it came.
     """
     config = config or TrainConfig()
     optimizer, loss = config.make_optimizer(), config.make_loss()
@@ -122,13 +122,13 @@ def fit(model: nnx.Module, data: Dataset, config: TrainConfig | None = None) -> 
     work.train()
     if nnx.to_flat_state(nnx.state(work, nnx.RngState)).paths:
         nnx.reseed(work, default=config.seed, dropout=config.seed)
-    graph, params, rest = nnx.split(work, nnx.Param, ...)
-    run = jax.jit(partial(_run_steps, graph, optimizer, loss))
+    graph, params, rest = split_params(work)
+    run = jax.jit(partial(run_steps, graph, optimizer, loss))
     evaluate = make_evaluator(work, data)
     images, labels = jnp.asarray(train.images), jnp.asarray(train.labels)
     moments = jnp.asarray(data.mean), jnp.asarray(data.std)
 
-    state = _Progress(params, rest, optimizer.init(params), jnp.zeros(()), jnp.zeros((), jnp.int32))
+    state = start(params, rest, optimizer)
     history = History()
     steps = len(train) // config.batch_size
     chunk = 1
@@ -137,7 +137,7 @@ def fit(model: nnx.Module, data: Dataset, config: TrainConfig | None = None) -> 
         for epoch in range(config.epochs):
             began = time.perf_counter()
             order = jnp.asarray(epoch_order(rng, len(train), config.batch_size))
-            state.loss, state.correct = jnp.zeros(()), jnp.zeros((), jnp.int32)
+            state = replace(state, loss=jnp.zeros(()), correct=jnp.zeros((), jnp.int32))
             done = 0
             while done < steps:
                 chunk_began, stop = time.perf_counter(), min(done + chunk, steps)
@@ -166,7 +166,7 @@ def fit(model: nnx.Module, data: Dataset, config: TrainConfig | None = None) -> 
 def accuracy(model: nnx.Module, data: Dataset, part: Labelled | None = None) -> float:
     """Fraction of `part` (by default the test set) that the model, in evaluation mode, classifies correctly."""
     _check_fit(model, data)
-    _, params, rest = nnx.split(model, nnx.Param, ...)
+    _, params, rest = split_params(model)
     return make_evaluator(model, data)(params, rest, data.test if part is None else part)
 
 
@@ -175,7 +175,7 @@ def make_evaluator(model: nnx.Module, data: Dataset) -> Callable[[Any, Any, Labe
     moments = jnp.asarray(data.mean), jnp.asarray(data.std)
     frozen = nnx.clone(model)
     frozen.eval()
-    graph = nnx.split(frozen, nnx.Param, ...)[0]
+    graph, _, _ = split_params(frozen)
 
     @jax.jit
     def correct(params: Any, rest: Any, images: Array, labels: Array) -> Array:
@@ -194,35 +194,40 @@ def make_evaluator(model: nnx.Module, data: Dataset) -> Callable[[Any, Any, Labe
     return evaluate
 
 
-def _run_steps(
+def start(params: Any, rest: Any, optimizer: optax.GradientTransformation) -> TrainState:
+    """The state before the first step."""
+    return TrainState(params, rest, optimizer.init(params), jnp.zeros(()), jnp.zeros((), jnp.int32))
+
+
+def run_steps(
     graph: Any,
     optimizer: optax.GradientTransformation,
     loss: Loss,
-    state: _Progress,
+    state: TrainState,
     images: Array,
     labels: Array,
     moments: tuple[Array, Array],
     order: Integer[Array, "steps size"],
     start: int | Array,
     stop: int | Array,
-) -> _Progress:
+) -> TrainState:
     """Steps start ... stop - 1 of an epoch. The bounds are traced: chunks of any length share one compilation."""
 
     def objective(params: Any, rest: Any, x: Array, y: Array) -> tuple[Array, tuple[Any, Array]]:
         model = nnx.merge(graph, params, rest, copy=True)
         logits = model(x)
         # The forward pass may have moved on random streams and batch statistics.
-        rest = nnx.split(model, nnx.Param, ...)[2]
+        _, _, rest = split_params(model)
         return loss(logits, y).mean(), (rest, (logits.argmax(-1) == y).sum())
 
-    def step(i: Array, state: _Progress) -> _Progress:
+    def step(i: Array, state: TrainState) -> TrainState:
         chosen = order[i]
         x, y = standardise(images[chosen], *moments), labels[chosen]
         gradient = jax.value_and_grad(objective, has_aux=True)
         (value, (rest, correct)), grads = gradient(state.params, state.rest, x, y)
         updates, optimizer_state = optimizer.update(grads, state.optimizer, state.params)
         params = optax.apply_updates(state.params, updates)
-        return _Progress(params, rest, optimizer_state, state.loss + value, state.correct + correct)
+        return TrainState(params, rest, optimizer_state, state.loss + value, state.correct + correct)
 
     return jax.lax.fori_loop(start, stop, step, state)
 

@@ -1,4 +1,4 @@
-"""Makes nttzoo/_data/mnist5k.npz, the embedded sample, from the full MNIST: python scripts/embed_mnist.py [--data-dir D]."""
+"""Makes nttzoo/_data/mnist5k.npz, the embedded sample, from the full MNIST."""
 
 import argparse
 from pathlib import Path

@@ -1,0 +1,80 @@
+"""A baseline from start to end: create, prune, train, count."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array
+
+from nttzoo import architectures, console, cost, masks, pruning, training
+from nttzoo.data import Dataset, standardise
+
+SCORING_IMAGES = {"cifar10": 128, "svhn": 128}
+
+
+@dataclass(frozen=True)
+class TrainedBaseline:
+    """A pruned and trained network with its history; `print` shows a summary."""
+
+    model: nnx.Module
+    settings: dict[str, Any]
+    history: training.History
+    density: masks.DensityReport
+    speedup: cost.Speedup
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: everything but the weights."""
+        return {
+            "settings": self.settings,
+            "test_accuracy": self.history.test_accuracy[-1] if self.history.test_accuracy else None,
+            "density": asdict(self.density.total),
+            "speedup": self.speedup.to_dict(),
+            "history": self.history.to_dict(),
+        }
+
+    def __str__(self) -> str:
+        final = {
+            name: f"{values[-1]:.2%}" for name, values in asdict(self.history).items() if "accuracy" in name and values
+        }
+        rows = [
+            ("density", f"{self.density.total.density:.2%}"),
+            ("theoretical speed-up", f"{self.speedup.theoretical:.1f}x"),
+        ]
+        rows += [("  without dead weights", f"{self.speedup.without_dead:.1f}x")]
+        rows += [(name.replace("_", " "), value) for name, value in final.items()]
+        settings = self.settings
+        title = f"{settings['model']} on {settings['data']}, {settings['method']}, {settings['scheme']}"
+        return f"{console.table(title, ('', ''), rows)}\n{self.density}"
+
+
+def scoring_batch(data: Dataset, seed: int) -> tuple[Array, Array]:
+    """The labelled batch on which SNIP scores weights: 100 standardised images, 128 of CIFAR-10 and SVHN."""
+    images, labels = next(data.train.batches(SCORING_IMAGES.get(data.name, 100), seed=seed))
+    return standardise(jnp.asarray(images), jnp.asarray(data.mean), jnp.asarray(data.std)), jnp.asarray(labels)
+
+
+def train_baseline(
+    model: str,
+    data: Dataset,
+    config: training.TrainConfig,
+    *,
+    method: str = "dense",
+    density: float = 1.0,
+    scheme: str = "layerwise",
+) -> TrainedBaseline:
+    """Creates an architecture for the data set, prunes it by a method ("dense": not at all) and trains it."""
+    network = architectures.create(model, num_classes=data.num_classes, input_shape=data.input_shape, rngs=config.seed)
+    if method != "dense":
+        batch = scoring_batch(data, config.seed)
+        pruning.prune(network, method, density=density, scheme=scheme, batch=batch, key=config.seed)
+    report, counted = masks.density_report(network), cost.speedup(network)
+    history = training.fit(network, data, config)
+    settings: dict[str, Any] = {"model": model, "data": data.name, "method": method, "scheme": scheme}
+    if method != "dense":
+        settings["density"] = density
+    settings |= {name: value for name, value in asdict(config).items() if isinstance(value, str | int | float)}
+    settings.pop("progress")
+    return TrainedBaseline(network, settings, history, report, counted)

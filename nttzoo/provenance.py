@@ -1,0 +1,60 @@
+"""Results with their origin: every figure is written as JSON beside the command, versions and machine that made it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from nttzoo.errors import OptionError
+
+PACKAGES = ("nttzoo", "jax", "jaxlib", "flax", "optax", "numpy")
+
+
+def origin(command: str | None = None) -> dict[str, Any]:
+    """The command, date, versions and machine of a measurement."""
+    program = "/".join(Path(sys.argv[0]).parts[-2:])
+    return {
+        "command": command or shlex.join(["python", program, *sys.argv[1:]]),
+        "date": time.strftime("%Y-%m-%d"),
+        "python": platform.python_version(),
+        "versions": {name: metadata.version(name) for name in PACKAGES},
+        "machine": {
+            "processor": _processor(),
+            "cores": psutil.cpu_count(),
+            "memory_gib": round(psutil.virtual_memory().total / 2**30),
+        },
+    }
+
+
+def check_writable(path: str | os.PathLike[str]) -> Path:
+    """The path, if a file can be written there; asked before hours of work, not after."""
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise OptionError(f"cannot write {target}: there is no folder {target.parent}. Make it first.")
+    if target.is_dir() or not os.access(target if target.exists() else target.parent, os.W_OK):
+        raise OptionError(f"cannot write {target}: it is a folder, or not yours to write.")
+    return target
+
+
+def write_json(path: str | os.PathLike[str], content: Any) -> None:
+    """Writes a JSON file whole or not at all."""
+    target = check_writable(path)
+    part = target.with_name(f".{target.name}.part")
+    part.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+    os.replace(part, target)
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
