@@ -1,23 +1,33 @@
 """A drop-in for `jax.lax.conv_general_dilated` that is fast on every backend.
 
 On GPU and TPU it is XLA's own convolution. XLA's CPU convolution runs far below the speed of its matrix products, and
-inside a loop a hundred times slower still, so on the CPU the patches are unfolded and multiplied.
+inside a loop a hundred times slower still, so on the CPU patches are unfolded and multiplied, a few images at a time,
+so that they never leave the cache.
+
+A convolution and its two transposes, with respect to the images and to the kernel, are closed under differentiation:
+each is bilinear and the transposes of each are the others. As three JAX primitives they are fast at every order.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, Float
 
 Ints = tuple[int, ...]
+
+# Unfolded patches of this many bytes stay in the cache between being written and being multiplied.
+CHUNK_BYTES = 4 * 2**20
 
 
 def conv_general_dilated(
@@ -35,22 +45,17 @@ def conv_general_dilated(
     space = lhs.ndim - 2
     ones = (1,) * space
     strides, inner, holes = tuple(window_strides), tuple(lhs_dilation or ones), tuple(rhs_dilation or ones)
-    plain = all(options.get(name) is None for name in ("out_sharding", "preferred_element_type", "precision"))
+    plain = all(value is None for value in options.values())
     # lax refuses names of paddings together with an input dilation; leave that error to it.
     plain = plain and dimension_numbers == _channels_last(space) and not (isinstance(padding, str) and inner != ones)
-    if jax.default_backend() != "cpu" or not plain or 0 in lhs.shape:
-        return lax.conv_general_dilated(
-            lhs, rhs, strides, padding, inner, holes, dimension_numbers, feature_group_count, **options
-        )
-    if isinstance(padding, str):
-        reach = [(w - 1) * hole + 1 for w, hole in zip(rhs.shape[:space], holes, strict=True)]
-        pads = lax.padtype_to_pads(lhs.shape[1:-1], reach, strides, padding)
-    else:
-        pads = list(padding)
-    if any(lo or hi for lo, hi in pads) or inner != ones:
-        gaps = [(0, 0, 0), *((lo, hi, d - 1) for (lo, hi), d in zip(pads, inner, strict=True)), (0, 0, 0)]
-        lhs = lax.pad(lhs, jnp.zeros((), lhs.dtype), gaps)
-    return _unfolded_conv(strides, holes, feature_group_count, lhs, rhs)
+    if jax.default_backend() == "cpu" and plain and 0 not in lhs.shape and lhs.dtype == rhs.dtype:
+        padded = pad(lhs, rhs.shape[:space], strides, padding, inner, holes)
+        window = Window(rhs.shape[:space], strides, holes, padded.shape[1:-1], feature_group_count)
+        if all(n > 0 for n in window.out):  # else the window is larger than the images
+            return conv_p.bind(padded, rhs, window=window)
+    return lax.conv_general_dilated(
+        lhs, rhs, strides, padding, inner, holes, dimension_numbers, feature_group_count, **options
+    )
 
 
 def _channels_last(space: int) -> lax.ConvDimensionNumbers:
@@ -58,57 +63,211 @@ def _channels_last(space: int) -> lax.ConvDimensionNumbers:
     return lax.ConvDimensionNumbers(images, (space + 1, space, *range(space)), images)
 
 
-def unfold(x: Float[Array, "n *space c"], window: Ints, strides: Ints, holes: Ints) -> Float[Array, "n *out k c"]:
-    """The patches under each position of the window (no padding); k numbers the window's pixels in C order."""
-    space = len(window)
-    out = [(s - (w - 1) * h - 1) // d + 1 for s, w, h, d in zip(x.shape[1:-1], window, holes, strides, strict=True)]
-    slices = []
-    for offset in itertools.product(*map(range, window)):
-        start = [o * h for o, h in zip(offset, holes, strict=True)]
-        stop = [a + (n - 1) * d + 1 for a, n, d in zip(start, out, strides, strict=True)]
-        slices.append(lax.slice(x, (0, *start, 0), (len(x), *stop, x.shape[-1]), (1, *strides, 1)))
-    return jnp.stack(slices, space + 1)
+def pad(
+    x: Float[Array, "n *space c"],
+    window: Ints,
+    strides: Ints,
+    padding: str | Sequence[tuple[int, int]],
+    inner: Ints,
+    holes: Ints,
+) -> Float[Array, "n *padded c"]:
+    """The images with a convolution's padding and input dilation (`inner`) carried out."""
+    if isinstance(padding, str):
+        reach = [(w - 1) * hole + 1 for w, hole in zip(window, holes, strict=True)]
+        padding = lax.padtype_to_pads(x.shape[1:-1], reach, strides, padding)
+    gaps = [(lo, hi, d - 1) for (lo, hi), d in zip(padding, inner, strict=True)]
+    if not any(map(any, gaps)):
+        return x
+    return lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *gaps, (0, 0, 0)])
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
-def _unfolded_conv(strides: Ints, holes: Ints, groups: int, x: Array, kernel: Array) -> Array:
-    return _multiply(unfold(x, kernel.shape[:-2], strides, holes), kernel, groups)
+@dataclass(frozen=True)
+class Window:
+    """The geometry of a convolution without padding over images of the given `space`."""
+
+    size: Ints
+    strides: Ints
+    holes: Ints
+    space: Ints
+    groups: int = 1
+
+    @property
+    def out(self) -> Ints:
+        """The space axes of the result."""
+        axes = zip(self.space, self.size, self.holes, self.strides, strict=True)
+        return tuple((s - (w - 1) * hole - 1) // stride + 1 for s, w, hole, stride in axes)
+
+    def slices(self) -> list[tuple[Ints, Ints]]:
+        """Where the window's pixels lie, in C order: (start, stop) of the strided slice that each pixel sees."""
+        found = []
+        for offset in itertools.product(*map(range, self.size)):
+            start = tuple(o * hole for o, hole in zip(offset, self.holes, strict=True))
+            stop = tuple(a + (n - 1) * d + 1 for a, n, d in zip(start, self.out, self.strides, strict=True))
+            found.append((start, stop))
+        return found
 
 
-@_unfolded_conv.defjvp
-def _unfolded_conv_jvp(
-    strides: Ints, holes: Ints, groups: int, primals: tuple[Array, Array], tangents: tuple[Array, Array]
-) -> tuple[Array, Array]:
-    """The tangents are written so that their transposes, which make the gradient, are fast products too."""
-    x, kernel = primals
-    dx, dkernel = tangents
-    patches = unfold(x, kernel.shape[:-2], strides, holes)
-    from_x = _multiply(unfold(dx, kernel.shape[:-2], strides, holes), kernel, groups)
-    from_kernel = _multiply_for_transpose(patches, dkernel, groups)
-    return _multiply(patches, kernel, groups), from_x + from_kernel
+def unfold(x: Float[Array, "n *space c"], window: Window) -> Float[Array, "n *out k c"]:
+    """The patches under each position of the window; k numbers the window's pixels."""
+    n, *_, c = x.shape
+    views = [lax.slice(x, (0, *lo, 0), (n, *hi, c), (1, *window.strides, 1)) for lo, hi in window.slices()]
+    return jnp.stack(views, x.ndim - 1)
 
 
-def _multiply(patches: Float[Array, "n *out k c"], kernel: Float[Array, "*window cg o"], groups: int) -> Array:
-    *lead, taps, channels = patches.shape
-    outputs = kernel.shape[-1]
-    if groups == 1:
-        product = patches.reshape(-1, taps * channels) @ kernel.reshape(-1, outputs)
-    else:
-        grouped = patches.reshape(-1, taps, groups, channels // groups)
-        weights = kernel.reshape(taps, channels // groups, groups, outputs // groups)
-        product = jnp.einsum("pkgc,kcgo->pgo", grouped, weights)
-    return product.reshape(*lead, outputs)
+def fold(patches: Float[Array, "n *out k c"], window: Window) -> Float[Array, "n *space c"]:
+    """The transpose of `unfold`: every pixel is the sum of its places in the patches."""
+    zero = jnp.zeros((), patches.dtype)
+    total: Any = 0
+    for k, (start, stop) in enumerate(window.slices()):
+        around = [(a, s - b, d - 1) for a, b, s, d in zip(start, stop, window.space, window.strides, strict=True)]
+        view = lax.index_in_dim(patches, k, -2, keepdims=False)
+        total = total + lax.pad(view, zero, [(0, 0, 0), *around, (0, 0, 0)])
+    return total
 
 
-def _multiply_for_transpose(patches: Array, kernel: Array, groups: int) -> Array:
-    """`_multiply`, in the form whose transpose with respect to the kernel is fast on the CPU."""
-    *lead, taps, channels = patches.shape
-    outputs = kernel.shape[-1]
-    positions = math.prod(lead)
-    if groups != 1 or positions % 2:
-        return _multiply(patches, kernel, groups)
-    # The kernel's gradient sums over very many positions. XLA does that twice as fast for [outputs, taps] as for its
-    # transpose, and keeps two cores busy only if there are two such products.
-    halves = patches.reshape(2, positions // 2, taps * channels)
-    weights = jnp.broadcast_to(kernel.reshape(-1, outputs).T, (2, outputs, taps * channels))
-    return jnp.einsum("bpk,bok->bpo", halves, weights).reshape(*lead, outputs)
+def _conv(x: Array, kernel: Array, *, window: Window) -> Array:
+    """Images [n, *space, c], kernel [*size, c / groups, o] -> [n, *out, o]."""
+
+    def few(x: Array) -> Array:
+        product = _multiply("pgk,gko->pgo", _grouped_patches(x, window), _grouped_kernel(kernel, window))
+        return product.reshape(len(x), *window.out, -1)
+
+    return _by_chunks(few, _chunk(len(x), x.shape[-1], window, x.dtype), x)
+
+
+def _conv_to_images(g: Array, kernel: Array, *, window: Window) -> Array:
+    """The transpose with respect to the images: g [n, *out, o], kernel -> [n, *space, c]."""
+    groups, taps, channels = window.groups, math.prod(window.size), kernel.shape[-2] * window.groups
+
+    def few(g: Array) -> Array:
+        outputs = g.reshape(-1, groups, g.shape[-1] // groups)
+        patches = _multiply("pgo,gko->pgk", outputs, _grouped_kernel(kernel, window))
+        patches = patches.reshape(-1, groups, taps, channels // groups).swapaxes(1, 2)
+        return fold(patches.reshape(len(g), *window.out, taps, channels), window)
+
+    return _by_chunks(few, _chunk(len(g), channels, window, g.dtype), g)
+
+
+def _conv_to_kernel(x: Array, g: Array, *, window: Window) -> Array:
+    """The transpose with respect to the kernel: x [n, *space, c], g [n, *out, o] -> [*size, c / groups, o]."""
+    n, groups, channels, outputs = len(x), window.groups, x.shape[-1], g.shape[-1]
+
+    def few(x: Array, g: Array) -> Array:
+        # XLA multiplies this order of the axes faster than its transpose.
+        return _multiply("pgo,pgk->gok", g.reshape(-1, groups, outputs // groups), _grouped_patches(x, window))
+
+    chunk = _chunk(n, channels, window, x.dtype)
+    whole = n // chunk * chunk
+    pieces = (x[:whole].reshape(-1, chunk, *x.shape[1:]), g[:whole].reshape(-1, chunk, *g.shape[1:]))
+    start = few(x[whole:], g[whole:])  # zeros, if no rest is left
+    total, _ = lax.scan(lambda total, piece: (total + few(*piece), None), start, pieces)
+    return total.transpose(2, 0, 1).reshape(*window.size, channels // groups, outputs)
+
+
+def _grouped_patches(x: Array, window: Window) -> Float[Array, "p g k"]:
+    patches, groups = unfold(x, window), window.groups
+    taps, channels = patches.shape[-2:]
+    return (
+        patches.reshape(-1, taps, groups, channels // groups)
+        .swapaxes(1, 2)
+        .reshape(-1, groups, taps * channels // groups)
+    )
+
+
+def _grouped_kernel(kernel: Array, window: Window) -> Float[Array, "g k o"]:
+    return kernel.reshape(-1, window.groups, kernel.shape[-1] // window.groups).swapaxes(0, 1)
+
+
+def _multiply(subscripts: str, one: Array, two: Array) -> Array:
+    """An einsum over arrays with a group axis g, which is left out where there is but one group."""
+    if "g" in subscripts and 1 in (one.shape[subscripts.index("g")],):
+        inputs, result = subscripts.split("->")
+        axes = [term.index("g") for term in inputs.split(",")]
+        product = jnp.einsum(subscripts.replace("g", ""), one.squeeze(axes[0]), two.squeeze(axes[1]))
+        return jnp.expand_dims(product, result.index("g"))
+    return jnp.einsum(subscripts, one, two)
+
+
+def _chunk(n: int, channels: int, window: Window, dtype: Any) -> int:
+    """How many images at a time: as many as fit the cache, in pieces of nearly equal size."""
+    one_image = math.prod(window.out) * math.prod(window.size) * channels * jnp.dtype(dtype).itemsize
+    pieces = -(-n * one_image // CHUNK_BYTES)
+    return max(1, n // max(1, pieces))
+
+
+def _by_chunks(few: Callable[[Array], Array], chunk: int, x: Array) -> Array:
+    """`few` over the leading axis, a chunk at a time; a last, smaller rest follows."""
+    whole = len(x) // chunk * chunk
+    if chunk == len(x):
+        return few(x)
+    y = lax.map(few, x[:whole].reshape(-1, chunk, *x.shape[1:]))
+    y = y.reshape(whole, *y.shape[2:])
+    return y if whole == len(x) else jnp.concatenate([y, few(x[whole:])])
+
+
+def _bilinear(name: str, compute: Callable[..., Array]) -> Primitive:
+    """A primitive for `compute(one, two, window=)`, whose first argument(s) may carry a vmapped axis in front."""
+    primitive = Primitive(name)
+
+    @cache
+    def jitted(window: Window) -> Callable[..., Array]:
+        return jax.jit(partial(compute, window=window))
+
+    primitive.def_impl(lambda one, two, *, window: jitted(window)(one, two))
+
+    def abstract(one: Any, two: Any, *, window: Window) -> Any:
+        shape = jax.eval_shape(
+            partial(compute, window=window), *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (one, two))
+        )
+        return jax.core.ShapedArray(shape.shape, shape.dtype)
+
+    primitive.def_abstract_eval(abstract)
+    mlir.register_lowering(primitive, mlir.lower_fun(compute, multiple_results=False))
+    return primitive
+
+
+conv_p = _bilinear("nttzoo_conv", _conv)
+conv_to_images_p = _bilinear("nttzoo_conv_to_images", _conv_to_images)
+conv_to_kernel_p = _bilinear("nttzoo_conv_to_kernel", _conv_to_kernel)
+
+ad.defbilinear(
+    conv_p,
+    lambda ct, x, kernel, *, window: conv_to_images_p.bind(ct, kernel, window=window),
+    lambda ct, x, kernel, *, window: conv_to_kernel_p.bind(x, ct, window=window),
+)
+ad.defbilinear(
+    conv_to_images_p,
+    lambda ct, g, kernel, *, window: conv_p.bind(ct, kernel, window=window),
+    lambda ct, g, kernel, *, window: conv_to_kernel_p.bind(ct, g, window=window),
+)
+ad.defbilinear(
+    conv_to_kernel_p,
+    lambda ct, x, g, *, window: conv_to_images_p.bind(g, ct, window=window),
+    lambda ct, x, g, *, window: conv_p.bind(x, ct, window=window),
+)
+
+
+def _batch_over_images(primitive: Primitive, args: Any, dims: Any, *, window: Window) -> tuple[Array, int]:
+    """vmap of images with one kernel: the new axis joins the images. Any other vmap: one after the other."""
+    (images, kernel), (axis, kernel_axis) = args, dims
+    if kernel_axis is not None:
+        return _batch_by_loop(primitive, args, dims, window=window)
+    images = jnp.moveaxis(images, axis, 0)
+    y = primitive.bind(images.reshape(-1, *images.shape[2:]), kernel, window=window)
+    return y.reshape(*images.shape[:2], *y.shape[1:]), 0
+
+
+def _batch_by_loop(primitive: Primitive, args: Any, dims: Any, *, window: Window) -> tuple[Array, int]:
+    mapped = [jnp.moveaxis(a, d, 0) for a, d in zip(args, dims, strict=True) if d is not None]
+
+    def one(pieces: list[Array]) -> Array:
+        rest = iter(pieces)
+        whole = (a if d is None else next(rest) for a, d in zip(args, dims, strict=True))
+        return primitive.bind(*whole, window=window)
+
+    return lax.map(one, mapped), 0
+
+
+batching.primitive_batchers[conv_p] = partial(_batch_over_images, conv_p)
+batching.primitive_batchers[conv_to_images_p] = partial(_batch_over_images, conv_to_images_p)
+batching.primitive_batchers[conv_to_kernel_p] = partial(_batch_by_loop, conv_to_kernel_p)

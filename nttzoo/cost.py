@@ -16,12 +16,11 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool
 
-from nttzoo import console, nn
+from nttzoo import console
 from nttzoo.errors import ModelError, ShapeError
-from nttzoo.nn import Path, masked_layers, path_name, split_params
+from nttzoo.nn import Path, is_masked, masked_layers, merge_params, path_name, split_params
 from nttzoo.taps import call_shapes, record
 
-KINDS = (nn.Linear, nn.LinearGeneral, nn.Conv)
 PROBES = 8
 
 
@@ -107,7 +106,7 @@ def speedup(model: nnx.Module, input_shape: tuple[int, ...] | None = None) -> Sp
     frozen.eval()
     image = jax.ShapeDtypeStruct((1, *shape), jnp.float32)
     try:
-        calls = call_shapes(frozen, KINDS, image)
+        calls = call_shapes(frozen, is_masked, image)
     except (TypeError, ValueError) as error:
         raise ShapeError(f"{type(model).__name__} does not take an image of shape {tuple(shape)}: {error}") from error
 
@@ -142,43 +141,47 @@ def _alive_weights(model: nnx.Module, shape: tuple[int, ...]) -> dict[Path, Bool
     exact; through norms and attention it is a matter of chance, hence several random probes.)
     """
     probe = nnx.clone(model)
-    keys = iter(jax.random.split(jax.random.key(0), 2 * len(jax.tree.leaves(nnx.state(probe, nnx.Param))) + 2))
-
-    def positive(shape: tuple[int, ...]) -> Array:
-        return jax.random.uniform(next(keys), shape, jnp.float32, 0.5, 1.5)
-
+    rng = np.random.default_rng(0)
     for layer in masked_layers(probe).values():
         # Scaled to keep activations near one, so that no path under- or overflows.
-        share = np.maximum(layer.mask[...].sum() / math.prod(layer.output_units()), 1)
-        layer.kernel[...] = (positive(layer.kernel.shape) / share).astype(layer.kernel.dtype)
+        share = max(int(layer.mask[...].sum()) / math.prod(layer.output_units()), 1)
+        layer.kernel[...] = jnp.asarray(rng.uniform(0.5, 1.5, layer.kernel.shape) / share, layer.kernel.dtype)
         if layer.bias is not None:
             layer.bias[...] = jnp.zeros_like(layer.bias[...])
+    images = jnp.asarray(rng.uniform(0.5, 1.5, (PROBES, *shape)), jnp.float32)
+    graph, params, rest = split_params(probe)
+    paths = [call.path for call in call_shapes(probe, is_masked, images)]
 
-    images = positive((PROBES, *shape))
-
-    def inputs_of_calls(x: Array) -> list[Array]:
-        _, calls = record(probe, KINDS, lambda m: m(x))
-        return [call.inputs for call in calls]
-
-    def summed_output(perturbations: list[Array]) -> Array:
-        outputs, _ = record(probe, KINDS, lambda m: m(images), perturbations)
-        return outputs.sum()
-
-    calls = call_shapes(probe, KINDS, images)
-    _, from_input = jax.jvp(inputs_of_calls, (images,), (jnp.ones_like(images),))
-    to_output = jax.grad(summed_output)([jnp.zeros(call.outputs.shape, call.outputs.dtype) for call in calls])
-
+    # One compilation; one by one, the many small operations would take several times as long to compile.
+    met = jax.jit(lambda *arrays: _weights_on_paths(merge_params(graph, *arrays[:2]), arrays[2]))(params, rest, images)
     reached: dict[Path, Array] = {}
-    for call, a, b in zip(calls, from_input, to_output, strict=True):
-        # The layer's own weight gradient, with indicators in place of values: nonzero where a live input meets a live
-        # output. It knows about strides, groups and shared positions, whatever the layer is.
-        moving, wanted = (a != 0).astype(jnp.float32), (b != 0).astype(jnp.float32)
-        layer = nnx.clone(call.layer)
-        graph, params, rest = split_params(layer)
-        ones = jax.tree.map(jnp.ones_like, params)
-        _, pull = jax.vjp(lambda p, graph=graph, rest=rest, x=moving: nnx.merge(graph, p, rest)(x), ones)
-        met = pull(wanted.astype(b.dtype))[0]["kernel"][...] > 0
-        reached[call.path] = met | reached[call.path] if call.path in reached else met
+    for path, weights in zip(paths, met, strict=True):
+        reached[path] = weights | reached[path] if path in reached else weights
     return {
         path: np.asarray(layer.mask[...] & reached.get(path, False)) for path, layer in masked_layers(model).items()
     }
+
+
+def _weights_on_paths(probe: nnx.Module, images: Array) -> list[Bool[Array, "..."]]:
+    """For each call of a layer: which of its weights a derivative from the images reaches and one of the outputs."""
+
+    def inputs_of_calls(x: Array) -> list[Array]:
+        _, calls = record(probe, is_masked, lambda m: m(x))
+        return [call.inputs for call in calls]
+
+    def summed_output(perturbations: list[Array]) -> Array:
+        outputs, _ = record(probe, is_masked, lambda m: m(images), lambda i, call: call.outputs + perturbations[i])
+        return outputs.sum()
+
+    _, calls = record(probe, is_masked, lambda m: m(images))
+    _, from_input = jax.jvp(inputs_of_calls, (images,), (images,))
+    to_output = jax.grad(summed_output)([jnp.zeros_like(call.outputs) for call in calls])
+    met = []
+    for call, a, b in zip(calls, from_input, to_output, strict=True):
+        # The layer's own weight gradient, with indicators in place of values: nonzero where a live input meets a live
+        # output. It knows about strides, groups and shared positions, whatever the layer is.
+        moving, wanted = (a != 0).astype(jnp.float32), (b != 0).astype(b.dtype)
+        graph, params, rest = split_params(nnx.clone(call.layer))
+        _, pull = jax.vjp(lambda p, graph=graph, rest=rest, x=moving: merge_params(graph, p, rest)(x), params)
+        met.append(pull(wanted)[0]["kernel"][...] > 0)
+    return met

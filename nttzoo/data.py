@@ -141,12 +141,14 @@ class Dataset:
         if images.dtype == np.uint8:
             # Exact, and without a float copy of the data set: count how often each of the 256 values occurs.
             counts = np.stack([np.bincount(images[..., c].reshape(-1), minlength=256) for c in range(images.shape[-1])])
-            values = np.arange(256) / 255
-            mean = counts @ values / counts.sum(1)
-            variance = counts @ values**2 / counts.sum(1) - mean**2
+            values, pixels = np.arange(256), counts.sum(1)
+            mean = counts @ values / pixels
+            variance = (counts * (values - mean[:, None]) ** 2).sum(1) / pixels / 255**2
+            mean = mean / 255
         else:
             mean = images.mean((0, 1, 2), dtype=np.float64)
-            variance = images.var((0, 1, 2), dtype=np.float64)
+            # Rounding would give a constant channel a tiny variance, which is not one to divide by.
+            variance = np.where(np.ptp(images, (0, 1, 2)) > 0, images.var((0, 1, 2), dtype=np.float64), 0)
         return mean.astype(np.float32), np.sqrt(variance).astype(np.float32)
 
 
@@ -225,7 +227,7 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
             if missing:
                 raise DataError(f"{path} lacks {', '.join(missing)}; it must hold {', '.join(ARRAYS)}.")
             return {name: archive[name] for name in ARRAYS}
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, AttributeError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, AttributeError, TypeError) as error:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{path} cannot be read ({error}). It may be truncated: delete it and get it again.") from error
@@ -240,11 +242,12 @@ def _checked(name: str, source: Source, arrays: dict[str, np.ndarray]) -> Datase
         for part in ("y_train", "y_test"):
             arrays[part] = np.where(arrays[part] == 10, 0, arrays[part])
     dataset = _validated(name, arrays, source.classes, licence=source.licence)
-    if dataset.input_shape != source.input_shape or dataset.train.images.dtype != np.uint8:
-        raise DataError(
-            f"the images of {name!r} must be uint8 [n, {', '.join(map(str, source.input_shape))}]; "
-            f"got {dataset.train.images.dtype} {list(dataset.train.images.shape)}."
-        )
+    for images in (dataset.train.images, dataset.test.images):
+        if images.shape[1:] != source.input_shape or images.dtype != np.uint8:
+            raise DataError(
+                f"the images of {name!r} must be uint8 [n, {', '.join(map(str, source.input_shape))}]; "
+                f"got {images.dtype} {list(images.shape)}."
+            )
     return dataset
 
 

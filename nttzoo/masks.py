@@ -53,13 +53,13 @@ def check_density(density: float) -> float:
 def layerwise(scores: Scores, density: float) -> Masks:
     """Every layer keeps the same fraction of its weights: exactly round(density * size)."""
     density = check_density(density)
-    for path, layer in scores.items():
-        if survivors(density, layer.size) == 0:
-            smallest = math.ceil(1e6 * 0.5000001 / layer.size) / 1e6
-            raise DensityError(
-                f"density {density:g} would leave layer '{path_name(path)}' ({layer.size} weights) empty. "
-                f"Layerwise, this model needs a density of at least {smallest:g}; the scheme 'global' may go lower."
-            )
+    path, size = min(((path, layer.size) for path, layer in scores.items()), key=lambda item: item[1])
+    if survivors(density, size) == 0:
+        smallest = math.ceil(1e6 * 0.5000001 / size) / 1e6
+        raise DensityError(
+            f"density {density:g} would leave layer '{path_name(path)}' ({size} weights) empty. "
+            f"Layerwise, this model needs a density of at least {smallest:g}; the scheme 'global' may go lower."
+        )
     return {path: keep_largest(layer, survivors(density, layer.size)) for path, layer in scores.items()}
 
 

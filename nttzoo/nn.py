@@ -110,7 +110,7 @@ def sparsify(model: M, *, copy: bool = True) -> M:
     model = nnx.clone(model) if copy else model
     left: list[str] = []
     for path, layer in nnx.iter_modules(model):
-        if isinstance(layer, _Masked):
+        if is_masked(layer):
             continue
         if masked := _MASKED.get(type(layer)):
             if getattr(layer, "conv_general_dilated", None) is jax.lax.conv_general_dilated:
@@ -130,9 +130,14 @@ def path_name(path: Path) -> str:
     return ".".join(map(str, path)) or "(the model itself)"
 
 
+def is_masked(layer: Any) -> bool:
+    """Whether a module is one of the layers above, with a mask."""
+    return isinstance(layer, _Masked)
+
+
 def masked_layers(model: nnx.Module) -> dict[Path, Any]:
     """The prunable layers in NNX path order: {path: layer}, a shared layer once."""
-    layers = {path: layer for path, layer in nnx.iter_modules(model) if isinstance(layer, _Masked)}
+    layers = {path: layer for path, layer in nnx.iter_modules(model) if is_masked(layer)}
     order = [path[:-1] for path in nnx.to_flat_state(nnx.state(model, Mask)).paths]
     if not layers:
         raise ModelError(
@@ -143,9 +148,14 @@ def masked_layers(model: nnx.Module) -> dict[Path, Any]:
 
 
 def split_params(model: nnx.Module) -> tuple[Any, Any, Any]:
-    """(graph, parameters, everything else): what jitted code passes about; `nnx.merge` puts it together again."""
+    """(graph, parameters, everything else): what jitted code passes about; `merge_params` puts it together again."""
     graph, params, *rest = nnx.split(model, nnx.Param, ...)
     return graph, params, rest[0]
+
+
+def merge_params(graph: Any, params: Any, rest: Any) -> Any:
+    """The model again, as a copy: what its forward pass changes (random streams, statistics) stays with the copy."""
+    return nnx.merge(graph, params, rest, copy=True)
 
 
 def set_masks(model: nnx.Module, masks: dict[Path, Bool[Array, "..."]]) -> None:

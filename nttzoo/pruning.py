@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from nttzoo.errors import ModelError, OptionError, ShapeError
 from nttzoo.masks import SCHEMES, Scheme, Scores, check_density, make_masks, warn_of_empty_layers
-from nttzoo.nn import Path, masked_layers, path_name, set_masks, split_params
+from nttzoo.nn import Path, masked_layers, merge_params, path_name, set_masks, split_params
 from nttzoo.registry import Registry
 
 M = TypeVar("M", bound=nnx.Module)
@@ -68,6 +68,9 @@ def prune(
     score_key, redraw_key = jax.random.split(key)
 
     scores = chosen.score(model, seen, score_key)
+    layers = masked_layers(model)
+    if {path: s.shape for path, s in scores.items()} != {path: x.kernel.shape for path, x in layers.items()}:
+        raise ModelError(f"pruning method {name!r} must give one score for each weight of each prunable layer.")
     for path, layer in scores.items():
         if not bool(jnp.isfinite(layer).all()):
             raise ModelError(
@@ -77,7 +80,6 @@ def prune(
     kernels = chosen.redraw(model, density, redraw_key) if chosen.redraw else {}
 
     warn_of_empty_layers(masks)
-    layers = masked_layers(model)
     for path, kernel in kernels.items():
         layers[path].kernel[...] = kernel
     set_masks(model, masks)
@@ -130,7 +132,15 @@ def random_scores(model: nnx.Module, batch: None, key: Array) -> Scores:
 def snip_scores(model: nnx.Module, batch: tuple[Array, Array], key: Array | None = None) -> Scores:
     """|w * dLoss/dw|, Loss being the cross-entropy summed over a labelled batch."""
     images, labels = batch
-    return _sensitivity(model, lambda m: optax.softmax_cross_entropy_with_integer_labels(m(images), labels).sum())
+    low, high = int(labels.min()), int(labels.max())
+
+    def loss(model: Any) -> Array:
+        logits = model(images)
+        if low < 0 or high >= logits.shape[-1]:
+            raise ShapeError(f"labels run from {low} to {high}, but the model has {logits.shape[-1]} outputs.")
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).sum()
+
+    return _sensitivity(model, loss)
 
 
 def logit_snip_scores(model: nnx.Module, batch: Float[Array, "n ..."], key: Array | None = None) -> Scores:
@@ -144,7 +154,7 @@ def _sensitivity(model: nnx.Module, quantity: Callable[[Any], Array]) -> Scores:
     frozen.eval()
     graph, params, rest = split_params(frozen)
     masked_layers(frozen)  # says what is wrong with a model that has none
-    grads = jax.jit(jax.grad(lambda p: quantity(nnx.merge(graph, p, rest))))(params)
+    grads = jax.jit(jax.grad(lambda p: quantity(merge_params(graph, p, rest))))(params)
     nnx.update(frozen, grads)
     return {
         path: jnp.abs(layer.kernel[...] * gradient.kernel[...])

@@ -1,13 +1,13 @@
 """What each layer saw: the inputs and outputs of every layer call during one forward pass of any NNX model.
 
-`record` runs a model and hands over, for each call of a layer of the chosen kinds, what went in and what came out. It
-can add a perturbation to each call's output; the derivative with respect to a perturbation of zero is the cotangent at
-that layer's output. This is all that costs and tangent kernels need to know about a model's inside.
+`record` runs a model and hands over, for each call of a chosen layer, what went in and what came out. A hook may change
+the output: add a perturbation, whose derivative at zero is the cotangent at that layer's output, or put something
+else in its place. This is all that costs and tangent kernels need to know about a model's inside.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
@@ -32,17 +32,20 @@ class Call:
     outputs: Array
 
 
+# hook(index of the call, call) -> what the model sees in place of the call's outputs
+Hook = Callable[[int, Call], Array]
+
+
 class _Recorder:
-    def __init__(self, layers: dict[int, Path], perturbations: Sequence[Array] | None):
+    def __init__(self, layers: dict[int, Path], hook: Hook | None):
         self.layers = layers
-        self.perturbations = perturbations
+        self.hook = hook
         self.calls: list[Call] = []
 
     def tap(self, layer: Any, inputs: Array, outputs: Array) -> Array:
-        if self.perturbations is not None:
-            outputs = outputs + self.perturbations[len(self.calls)]
-        self.calls.append(Call(self.layers[id(layer)], layer, inputs, outputs))
-        return outputs
+        call = Call(self.layers[id(layer)], layer, inputs, outputs)
+        self.calls.append(call)
+        return self.hook(len(self.calls) - 1, call) if self.hook else outputs
 
 
 @cache
@@ -62,23 +65,19 @@ def _tapped(kind: type) -> type:
 
 
 def record(
-    model: nnx.Module,
-    kinds: tuple[type, ...],
-    run: Callable[[Any], Any],
-    perturbations: Sequence[Array] | None = None,
+    model: nnx.Module, wanted: Callable[[Any], bool], run: Callable[[Any], Any], hook: Hook | None = None
 ) -> tuple[Any, list[Call]]:
-    """`run(copy of model)` and the calls of all its layers of these kinds, in the order of execution.
+    """`run(copy of model)` and the calls of all its wanted layers, in the order of execution.
 
-    `perturbations`, one array per call of that call's output shape, are added to the outputs. Calls inside an NNX
-    transform of the model's own are not recorded.
+    Calls inside an NNX transform of the model's own are not recorded.
     """
     copy = nnx.clone(model)
     layers: dict[int, Path] = {}
     for path, layer in nnx.iter_modules(copy):
-        if isinstance(layer, kinds):
+        if wanted(layer):
             layer.__class__ = _tapped(type(layer))
             layers[id(layer)] = path
-    recorder = _Recorder(layers, perturbations)
+    recorder = _Recorder(layers, hook)
     token = _RECORDER.set(recorder)
     try:
         return run(copy), recorder.calls
@@ -86,12 +85,18 @@ def record(
         _RECORDER.reset(token)
 
 
-def call_shapes(model: nnx.Module, kinds: tuple[type, ...], inputs: Any) -> list[Call]:
+def kind_of(layer: Any) -> type:
+    """The class of a layer as it was before it was tapped."""
+    kind = type(layer)
+    return kind.__bases__[0] if kind is _tapped(kind.__bases__[0]) else kind
+
+
+def call_shapes(model: nnx.Module, wanted: Callable[[Any], bool], inputs: Any) -> list[Call]:
     """The calls with shapes in place of arrays: nothing is computed. `inputs` may be a `jax.ShapeDtypeStruct`."""
     found: list[Call] = []
 
     def shapes(x: Array) -> list[tuple[Array, Array]]:
-        _, calls = record(model, kinds, lambda m: m(x))
+        _, calls = record(model, wanted, lambda m: m(x))
         found.extend(calls)
         return [(call.inputs, call.outputs) for call in calls]
 

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Integer
 from nttzoo import console
 from nttzoo.data import Dataset, Labelled, epoch_order, standardise
 from nttzoo.errors import OptionError, ShapeError, TrainingError
-from nttzoo.nn import split_params
+from nttzoo.nn import merge_params, split_params
 from nttzoo.registry import Registry
 
 Loss = Callable[[Float[Array, "n classes"], Integer[Array, " n"]], Float[Array, " n"]]
@@ -179,7 +179,7 @@ def make_evaluator(model: nnx.Module, data: Dataset) -> Callable[[Any, Any, Labe
 
     @jax.jit
     def correct(params: Any, rest: Any, images: Array, labels: Array) -> Array:
-        logits = nnx.merge(graph, params, rest)(standardise(images, *moments))
+        logits = merge_params(graph, params, rest)(standardise(images, *moments))
         return (logits.argmax(-1) == labels).sum()
 
     def evaluate(params: Any, rest: Any, part: Labelled) -> float:
@@ -214,7 +214,7 @@ def run_steps(
     """Steps start ... stop - 1 of an epoch. The bounds are traced: chunks of any length share one compilation."""
 
     def objective(params: Any, rest: Any, x: Array, y: Array) -> tuple[Array, tuple[Any, Array]]:
-        model = nnx.merge(graph, params, rest, copy=True)
+        model = merge_params(graph, params, rest)
         logits = model(x)
         # The forward pass may have moved on random streams and batch statistics.
         _, _, rest = split_params(model)

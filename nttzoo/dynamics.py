@@ -1,0 +1,92 @@
+"""Linearised training in closed form: how outputs move under gradient descent while the tangent kernel stays constant.
+
+For the squared loss L = 1/2 sum over examples and outputs of (f - y)^2. With the kernel H between all (example, output)
+pairs of the training set, gradient flow gives f(t) = y + exp(-t H) (f(0) - y); gradient descent with step eta gives
+f(k) = y + (I - eta H)^k (f(0) - y). Use kernels with `tangents="active"`: only surviving weights are trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from nttzoo.errors import OptionError, ShapeError
+
+
+def gradient_flow(
+    kernel: Float[Array, "n n o o"],
+    start: Float[Array, "n o"],
+    targets: Float[Array, "n o"],
+    times: Float[Array, " t"],
+    *,
+    test_kernel: Float[Array, "m n o o"] | None = None,
+    test_start: Float[Array, "m o"] | None = None,
+) -> Float[Array, "t n o"] | Float[Array, "t m o"]:
+    """Outputs at the given times of continuous gradient flow, on the training points or, if given, on test points.
+
+    `kernel` is K(train, train) and `start` the outputs at time 0; `test_kernel` is K(test, train), `test_start` the
+    outputs on the test points at time 0.
+    """
+    times = jnp.asarray(times, start.dtype)
+    return _trajectory(kernel, start, targets, lambda w: jnp.exp(-times[:, None] * w[None]), test_kernel, test_start)
+
+
+def gradient_descent(
+    kernel: Float[Array, "n n o o"],
+    start: Float[Array, "n o"],
+    targets: Float[Array, "n o"],
+    steps: Array,
+    *,
+    learning_rate: float,
+    test_kernel: Float[Array, "m n o o"] | None = None,
+    test_start: Float[Array, "m o"] | None = None,
+) -> Float[Array, "t n o"] | Float[Array, "t m o"]:
+    """Outputs after the given numbers of steps of full-batch gradient descent; arguments as in `gradient_flow`."""
+    if not learning_rate > 0:
+        raise OptionError(f"learning_rate is {learning_rate}; it must be positive.")
+    counts = jnp.asarray(steps)
+
+    def decay(w: Array) -> Array:
+        return (1 - learning_rate * w)[None] ** counts[:, None]
+
+    return _trajectory(kernel, start, targets, decay, test_kernel, test_start)
+
+
+def _trajectory(
+    kernel: Array,
+    start: Array,
+    targets: Array,
+    decay: Callable[[Array], Array],
+    test_kernel: Array | None,
+    test_start: Array | None,
+) -> Array:
+    """`decay(eigenvalues [d]) -> [t, d]` says how much of the error along each eigenvector is left."""
+    n, o = start.shape
+    if kernel.shape != (n, n, o, o) or targets.shape != (n, o):
+        raise ShapeError(
+            f"{n} examples with {o} outputs need a kernel [{n}, {n}, {o}, {o}] and targets [{n}, {o}]; "
+            f"got {list(kernel.shape)} and {list(targets.shape)}."
+        )
+    values, vectors = jnp.linalg.eigh(_matrix(kernel))
+    values = jnp.maximum(values, 0)  # the kernel is positive semidefinite; rounding is not
+    error = vectors.T @ (start - targets).reshape(-1)
+    left = decay(values)
+    if test_kernel is None:
+        return targets[None] + ((left * error[None]) @ vectors.T).reshape(-1, n, o)
+    if test_start is None or test_kernel.shape != (len(test_start), n, o, o):
+        raise ShapeError(
+            f"test points need test_start [m, {o}] and test_kernel [m, {n}, {o}, {o}] = K(test, train); got kernel "
+            f"{list(test_kernel.shape)}."
+        )
+    # f(x, t) = f(x, 0) - K(x, X) H^-1 (I - decay) (f(0) - y); where H has no rank, nothing moves.
+    moving = values > values[-1] * jnp.finfo(values.dtype).eps * len(values)
+    gone = jnp.where(moving[None], (1 - left) / jnp.where(moving, values, 1)[None], 0)
+    moved = (gone * error[None]) @ vectors.T @ _matrix(test_kernel).T
+    return test_start[None] - moved.reshape(-1, *test_start.shape)
+
+
+def _matrix(kernel: Float[Array, "n m o o"]) -> Float[Array, "n*o m*o"]:
+    n, m, o, _ = kernel.shape
+    return kernel.transpose(0, 2, 1, 3).reshape(n * o, m * o)

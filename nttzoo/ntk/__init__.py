@@ -1,0 +1,11 @@
+"""Empirical neural tangent kernels of any NNX model, exact and differentiable.
+
+K(x, x')[r, s] is the inner product of the gradients of output r at x and of output s at x' with respect to all
+parameters. It is put together layer by layer from what each layer saw (`taps`), so that the Jacobian of the whole model
+is never formed.
+"""
+
+from nttzoo.ntk.distance import kernel_distance, output_weights
+from nttzoo.ntk.kernel import empirical_ntk
+
+__all__ = ["empirical_ntk", "kernel_distance", "output_weights"]

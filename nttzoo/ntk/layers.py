@@ -1,0 +1,223 @@
+"""One layer's share of a tangent kernel, from what the layer saw.
+
+A layer is described by factors of its Jacobian: the inputs a of its calls and the cotangents b at their outputs. For an
+affine layer (Linear, LinearGeneral, Conv) the Jacobian with respect to the kernel is the sum over positions p of
+a[p] b[p]^T, and its Gram matrix is taken without ever forming the Jacobian of all parameters at once.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import lax
+from jaxtyping import Array, Bool, Float
+
+from nttzoo import convolution, nn
+from nttzoo.nn import merge_params, split_params
+from nttzoo.taps import Call, kind_of
+
+_AFFINE = (nnx.Linear, nn.Linear, nnx.LinearGeneral, nn.LinearGeneral, nnx.Conv, nn.Conv)
+_LOCAL = (nnx.LayerNorm, nnx.RMSNorm, nnx.GroupNorm, nnx.InstanceNorm, nnx.BatchNorm, nnx.Embed)
+_CONVOLUTIONS = (lax.conv_general_dilated, convolution.conv_general_dilated)
+
+
+def has_rule(layer: Any) -> bool:
+    """Whether a layer's share can be found from what it saw."""
+    return kind_of(layer) in _AFFINE + _LOCAL
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Affine:
+    """An affine layer: inputs a [n, p, g, k], cotangents b [n, r, p, g, c], mask [g, k, c] or None, and a bias or not.
+
+    n examples, r outputs of the network, p positions, g groups, k inputs and c outputs of one group.
+    """
+
+    a: Float[Array, "n p g k"]
+    b: Float[Array, "n r p g c"]
+    mask: Bool[Array, "g k c"] | None
+    bias: Float[Array, "n r d"] | None
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a Jacobian as they are: [n, r, parameters]."""
+
+    rows: Float[Array, "n r d"]
+
+
+Share = Affine | Rows
+
+
+def share_of(calls: list[Call], cotangents: list[Float[Array, "n r ..."]], *, active: bool) -> Share:
+    """All calls of one layer together. `active`: only surviving weights count as parameters."""
+    layer = calls[0].layer
+    if _is_plainly_affine(layer):
+        parts = [_affine(call, b, active) for call, b in zip(calls, cotangents, strict=True)]
+        return Affine(
+            jnp.concatenate([part.a for part in parts], 1),
+            jnp.concatenate([part.b for part in parts], 2),
+            parts[0].mask,
+            None if parts[0].bias is None else sum(part.bias for part in parts),  # type: ignore[misc, arg-type]
+        )
+    return Rows(sum(_local_rows(call, b, active) for call, b in zip(calls, cotangents, strict=True)))  # type: ignore[arg-type]
+
+
+def _is_plainly_affine(layer: Any) -> bool:
+    """Whether the layer's product is the ordinary one: a user may have put in, say, a quantised one."""
+    kind = kind_of(layer)
+    if issubclass(kind, nnx.Conv):
+        return layer.conv_general_dilated in _CONVOLUTIONS
+    if issubclass(kind, nnx.LinearGeneral):
+        examples_stay = not layer.batch_axis and 0 not in layer.axis
+        return examples_stay and layer.dot_general in (None, lax.dot_general) and layer.dot_general_cls is None
+    return issubclass(kind, nnx.Linear) and layer.dot_general is lax.dot_general
+
+
+def _affine(call: Call, b: Float[Array, "n r ..."], active: bool) -> Affine:
+    layer, n, r = call.layer, *b.shape[:2]
+    kind = kind_of(layer)
+    if issubclass(kind, nnx.Conv):
+        groups = layer.feature_group_count
+        a = _patches(layer, call.inputs)  # [n, p, taps, channels]
+        taps, channels = a.shape[2:]
+        if groups == 1:
+            a = a.reshape(n, -1, 1, taps * channels)
+        else:
+            a = a.reshape(n, -1, taps, groups, channels // groups).swapaxes(2, 3)
+            a = a.reshape(n, -1, groups, taps * channels // groups)
+        outputs = layer.out_features
+        kernel_shape = (taps * channels // groups, groups, outputs // groups)
+    else:
+        groups, a = 1, call.inputs
+        if issubclass(kind, nnx.LinearGeneral):
+            axes = [axis % a.ndim for axis in layer.axis]
+            a = jnp.moveaxis(a, axes, range(a.ndim - len(axes), a.ndim))
+            outputs = math.prod(layer.out_features)
+        else:
+            outputs = layer.out_features
+        inputs = layer.kernel.size // outputs
+        a = a.reshape(n, -1, 1, inputs)
+        kernel_shape = (inputs, 1, outputs)
+    b = b.reshape(n, r, -1, groups, outputs // groups)
+    mask = layer.mask[...].reshape(kernel_shape).swapaxes(0, 1) if active and nn.is_masked(layer) else None
+    bias = None if layer.bias is None else b.sum(2).reshape(n, r, -1)
+    return Affine(a.astype(b.dtype), b, mask, bias)
+
+
+def _patches(layer: Any, inputs: Array) -> Float[Array, "n p taps c"]:
+    """The patches that a Conv layer multiplies: the layer itself says how it pads, with a convolution that listens."""
+    patches: list[Array] = []
+
+    def listen(
+        lhs: Array, rhs: Array, strides: Any, padding: Any, lhs_dilation: Any, rhs_dilation: Any, **_: Any
+    ) -> Array:
+        size = rhs.shape[:-2]
+        padded = convolution.pad(lhs, size, strides, padding, lhs_dilation, rhs_dilation)
+        unfolded = convolution.unfold(padded, convolution.Window(size, strides, rhs_dilation, padded.shape[1:-1]))
+        patches.append(unfolded)
+        return jnp.zeros((*unfolded.shape[:-2], rhs.shape[-1]), lhs.dtype)
+
+    # Of the kernel only the shape matters here; the mask of nnx.Conv is left out with it.
+    stand_in = SimpleNamespace(
+        **{**vars(layer), "kernel": layer.kernel[...], "mask": None, "conv_general_dilated": listen}
+    )
+    nnx.Conv.__call__(stand_in, inputs)  # type: ignore[arg-type]
+    found = patches[0]
+    return found.reshape(len(inputs), -1, *found.shape[-2:])
+
+
+def _local_rows(call: Call, b: Float[Array, "n r ..."], active: bool) -> Float[Array, "n r d"]:
+    """The layer's own Jacobian per example, contracted with the cotangents: right for any layer, but large."""
+    layer = nnx.clone(call.layer)
+    layer.__class__ = kind_of(layer)
+    graph, params, rest = split_params(layer if active else at_masked_point(layer))
+
+    def rows(a: Array, b: Array) -> Array:
+        _, pull = jax.vjp(lambda p: merge_params(graph, p, rest)(a[None])[0], params)
+        return jax.vmap(lambda row: _flat(pull(row)[0]))(b)
+
+    return jax.vmap(rows)(call.inputs, b)
+
+
+def at_masked_point(model: Any) -> Any:
+    """A copy with full masks and zeros for pruned weights: the same function, every weight of which is a parameter."""
+    copy = nnx.clone(model)
+    for _, layer in nnx.iter_modules(copy):
+        if nn.is_masked(layer):
+            layer.kernel[...] = layer.masked_kernel()  # type: ignore[attr-defined]
+            layer.mask[...] = jnp.ones_like(layer.mask[...])  # type: ignore[attr-defined]
+    return copy
+
+
+def _flat(tree: Any) -> Array:
+    return jnp.concatenate([leaf.reshape(-1) for leaf in jax.tree.leaves(tree)])
+
+
+def gram(one: Share, two: Share, *, trace: bool) -> Array:
+    """The share of the kernel between two sets of examples: [n1, n2, r, r], or summed over outputs [n1, n2]."""
+    if isinstance(one, Rows) or isinstance(two, Rows):
+        return _gram_of_rows(one.rows, two.rows, trace)  # type: ignore[union-attr]
+    n1, r, positions1, groups, outputs = one.b.shape
+    n2, positions2, inputs = len(two.a), two.a.shape[1], two.a.shape[3]
+    if positions1 == positions2 == 1 and groups == 1:
+        return _gram_of_single_position(one, two, trace)
+    # Either form the Jacobian's rows and take their Gram matrix, or sum over pairs of positions: whichever costs less.
+    by_rows = (n1 * positions1 + n2 * positions2) * r + n1 * n2 * (r if trace else r * r)
+    pairs = n1 * n2 * positions1 * positions2
+    by_pairs = pairs * (inputs + outputs * r * (1 if trace else r)) / (inputs * outputs)
+    if one.mask is None and by_pairs < by_rows:
+        share = _gram_by_pairs(one, two, trace)
+    else:
+        share = _gram_of_rows(_rows(one), _rows(two), trace)
+    if one.bias is not None and two.bias is not None:
+        share += _gram_of_rows(one.bias, two.bias, trace)
+    return share
+
+
+def _gram_of_rows(one: Float[Array, "n1 r d"], two: Float[Array, "n2 r d"], trace: bool) -> Array:
+    if trace:
+        return one.reshape(len(one), -1) @ two.reshape(len(two), -1).T
+    product = one.reshape(-1, one.shape[-1]) @ two.reshape(-1, two.shape[-1]).T
+    return product.reshape(*one.shape[:2], *two.shape[:2]).transpose(0, 2, 1, 3)
+
+
+def _rows(share: Affine) -> Float[Array, "n r d"]:
+    """The Jacobian with respect to the kernel, per example and output."""
+    n, r = share.b.shape[:2]
+    if share.b.shape[3] == 1:
+        # The product of these two, in this order, needs no transpose of the rows, which are the largest arrays here.
+        b = share.b[:, :, :, 0].transpose(0, 1, 3, 2).reshape(n, -1, share.b.shape[2])
+        rows = (b @ share.a[:, :, 0]).reshape(n, r, 1, -1, share.a.shape[-1])
+    else:
+        rows = jnp.einsum("nrpgc,npgk->nrgck", share.b, share.a)
+    if share.mask is not None:
+        rows = jnp.where(share.mask.swapaxes(1, 2)[None, None], rows, 0)
+    return rows.reshape(n, r, -1)
+
+
+def _gram_by_pairs(one: Affine, two: Affine, trace: bool) -> Array:
+    inputs = jnp.einsum("npgk,mqgk->gnpmq", one.a, two.a)
+    subscripts = "gnpmq,nrpgc,mrqgc->nm" if trace else "gnpmq,nrpgc,msqgc->nmrs"
+    return jnp.einsum(subscripts, inputs, one.b, two.b)
+
+
+def _gram_of_single_position(one: Affine, two: Affine, trace: bool) -> Array:
+    """A linear layer without positions: (a a'^T + 1) * (b b'^T) entry by entry; no Jacobian at all."""
+    a1, a2 = one.a[:, 0, 0], two.a[:, 0, 0]
+    b1, b2 = one.b[:, :, 0, 0], two.b[:, :, 0, 0]
+    bias = 0.0 if one.bias is None else 1.0
+    if one.mask is None:
+        inputs = a1 @ a2.T + bias
+        cotangents = _gram_of_rows(b1, b2, trace)
+        return inputs * cotangents if trace else inputs[:, :, None, None] * cotangents
+    inputs = (a1[:, None] * a2[None]) @ one.mask[0].astype(a1.dtype) + bias
+    return jnp.einsum("nmc,nrc,mrc->nm" if trace else "nmc,nrc,msc->nmrs", inputs, b1, b2)

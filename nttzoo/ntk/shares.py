@@ -1,0 +1,147 @@
+"""A model's shares: one forward and one vectorised backward pass give every layer's factors of the Jacobian."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Integer
+
+from nttzoo.nn import Path, merge_params, path_name, split_params
+from nttzoo.ntk.layers import Rows, Share, at_masked_point, has_rule, share_of
+from nttzoo.taps import Call, call_shapes, record
+
+_warned: set[tuple[str, tuple[str, ...]]] = set()
+
+
+def shares(
+    model: nnx.Module, x: Float[Array, "n ..."], outputs: Integer[Array, " r"] | None, *, active: bool
+) -> tuple[Float[Array, "n o"], dict[Path, Share]]:
+    """The model's outputs [n, o] and, per layer, the factors of d outputs[r] / d parameters for the chosen outputs."""
+    tapped, uncovered = _coverage(model, x)
+    shapes = [call.outputs for call in call_shapes(model, has_rule, x)]
+    rows: dict[int, Array] = {i: jnp.zeros(s.shape, s.dtype) for i, s in enumerate(shapes) if i in tapped}
+
+    def forward(perturbations: dict[int, Array]) -> tuple[Array, list[Call]]:
+        def add(i: int, call: Call) -> Array:
+            return call.outputs + perturbations[i] if i in perturbations else call.outputs
+
+        return record(model, has_rule, lambda m: m(x), add)
+
+    seen: list[Call] = []
+
+    def with_inputs(perturbations: dict[int, Array]) -> tuple[Array, list[Array]]:
+        y, calls = forward(perturbations)
+        seen.extend(calls)
+        return y, [call.inputs for call in calls]
+
+    y, pull, inputs = jax.vjp(with_inputs, rows, has_aux=True)
+    chosen = jnp.eye(y.shape[1], dtype=y.dtype)
+    if outputs is not None:
+        chosen = chosen[outputs]
+    # One backward pass per output, each for all examples at once: no example's output depends on another example.
+    cotangents = jax.vmap(lambda row: pull(jnp.broadcast_to(row, y.shape))[0], out_axes=1)(chosen)
+
+    grouped: dict[Path, tuple[list[Call], list[Array]]] = {}
+    for i in sorted(tapped):
+        calls, bs = grouped.setdefault(seen[i].path, ([], []))
+        calls.append(Call(seen[i].path, _layer_at(model, seen[i].path), inputs[i], cotangents[i]))
+        bs.append(cotangents[i])
+    found = {path: share_of(calls, bs, active=active) for path, (calls, bs) in grouped.items()}
+    if uncovered:
+        _warn_of_slow_parameters(model, uncovered)
+        found[("(parameters without a rule)",)] = _jacobian_rows(model, x, chosen, uncovered, active)
+    return y, found
+
+
+def _layer_at(model: Any, path: Path) -> Any:
+    for key in path:
+        model = getattr(model, key) if isinstance(key, str) and hasattr(model, key) else model[key]
+    return model
+
+
+def _coverage(model: nnx.Module, x: Array) -> tuple[set[int], frozenset[Path]]:
+    """Which calls can be tapped, and which parameters then still need their Jacobian.
+
+    A call is tapped if its inputs and outputs have the examples in front. A parameter is covered if it acts on the
+    outputs through tapped calls only: with the outputs of those replaced by free variables, it must have no influence.
+    """
+    larger = jax.ShapeDtypeStruct((len(x) + 1, *x.shape[1:]), x.dtype)
+    here, there = (call_shapes(model, has_rule, shape) for shape in (jax.ShapeDtypeStruct(x.shape, x.dtype), larger))
+    grows = [
+        a.inputs.shape[:1] == a.outputs.shape[:1] == (len(x),)
+        and b.inputs.shape[:1] == b.outputs.shape[:1] == (len(x) + 1,)
+        for a, b in zip(here, there, strict=True)
+    ]
+    tapped = {i for i, ok in enumerate(grows) if ok}
+    free = {i: jax.ShapeDtypeStruct(here[i].outputs.shape, here[i].outputs.dtype) for i in tapped}
+    graph, params, rest = split_params(model)
+
+    def cut(params: Any, free: dict[int, Array]) -> tuple[Array, list[Array]]:
+        whole = merge_params(graph, params, rest)
+        y, calls = record(
+            whole, has_rule, lambda m: m(jnp.zeros(x.shape, x.dtype)), lambda i, c: free.get(i, c.outputs)
+        )
+        return y, [call.inputs for i, call in enumerate(calls) if i in tapped]
+
+    closed = jax.make_jaxpr(cut)(params, free)
+    paths = [path for path, _ in nnx.to_flat_state(params)]
+    influential = {paths[i] for i in _influential(closed.jaxpr, len(paths))}
+    # A layer is taken whole or not at all, lest a parameter that also acts elsewhere be counted twice.
+    spoiled = {call.path for call in here if any(path[: len(call.path)] == call.path for path in influential)}
+    uncovered = {path for path in paths if path in influential or any(path[: len(s)] == s for s in spoiled)}
+    return {i for i in tapped if here[i].path not in spoiled}, frozenset(uncovered)
+
+
+def _influential(jaxpr: Any, count: int) -> set[int]:
+    """Which of the first `count` arguments of a jaxpr can have an influence on its results."""
+    origins: dict[Any, set[int]] = {var: {i} for i, var in enumerate(jaxpr.invars[:count])}
+    for equation in jaxpr.eqns:
+        found: set[int] = set().union(*(origins.get(v, set()) for v in equation.invars if not hasattr(v, "val")))
+        for var in equation.outvars:
+            origins[var] = found
+    return set().union(*(origins.get(v, set()) for v in jaxpr.outvars if not hasattr(v, "val")))
+
+
+def _warn_of_slow_parameters(model: nnx.Module, uncovered: frozenset[Path]) -> None:
+    names = tuple(sorted(path_name(path) for path in uncovered))
+    key = (type(model).__name__, names)
+    if key not in _warned:
+        _warned.add(key)
+        warnings.warn(
+            f"no fast tangent rule for these parameters of {key[0]}: {', '.join(names)}. Their exact Jacobian is used: "
+            "correct, but slower and hungrier for memory.",
+            stacklevel=2,
+        )
+
+
+def _jacobian_rows(
+    model: nnx.Module, x: Array, chosen: Float[Array, "r o"], which: frozenset[Path] | None, active: bool
+) -> Rows:
+    """Rows of the Jacobian with respect to some parameters (None: all), example by example."""
+    point = model if active else at_masked_point(model)
+    graph, params, rest = split_params(point)
+    flat = dict(nnx.to_flat_state(params))
+    moving = {path: value for path, value in flat.items() if which is None or path in which}
+
+    def one_example(example: Array) -> Array:
+        def outputs(moving: dict[Path, Any]) -> Array:
+            merged = nnx.from_flat_state(list({**flat, **moving}.items()))
+            return merge_params(graph, merged, rest)(example[None])[0]
+
+        _, pull = jax.vjp(outputs, moving)
+        rows = jax.vmap(lambda row: pull(row)[0])(chosen)
+        return jnp.concatenate([leaf.reshape(len(chosen), -1) for leaf in jax.tree.leaves(rows)], 1)
+
+    return Rows(jax.vmap(one_example)(x))
+
+
+def dense_rows(model: nnx.Module, x: Array, outputs: Array | None, *, active: bool) -> tuple[Array, dict[Path, Share]]:
+    """`shares` by the whole Jacobian: the slow and simple reference, with the same signature."""
+    y = nnx.clone(model)(x)
+    chosen = jnp.eye(y.shape[1], dtype=y.dtype)
+    chosen = chosen if outputs is None else chosen[outputs]
+    return y, {("(all parameters)",): _jacobian_rows(model, x, chosen, None, active)}
