@@ -98,15 +98,14 @@ def max_pool(x: Float[Array, "n h w c"]) -> Float[Array, "n h//2 w//2 c"]:
     """2x2 max pooling with stride 2; an odd last row or column is dropped; ties go to the first pixel in C order."""
     n, h, w, c = x.shape
     x = x[:, : h // 2 * 2, : w // 2 * 2].reshape(n, h // 2, 2, w // 2, 2, c)
-    pixels = [x[:, :, i, :, j] for i in (0, 1) for j in (0, 1)]
-    # The choice is piecewise constant: made once per example on the values, it leaves a derivative that is a mere
-    # selection, cheap to differentiate again and shared by all outputs of a tangent kernel.
-    values = jax.lax.stop_gradient(pixels)
-    top = jnp.maximum(jnp.maximum(values[0], values[1]), jnp.maximum(values[2], values[3]))
-    pooled = pixels[3]
-    for pixel, value in zip(pixels[2::-1], values[2::-1], strict=True):
-        pooled = jnp.where(value == top, pixel, pooled)
-    return pooled
+    # The choice is piecewise constant. Made once per example, on the values, it leaves a derivative that is a mere
+    # selection: cheap to differentiate again, and shared by all outputs of a tangent kernel.
+    values = jax.lax.stop_gradient(x)
+    top = values.max((2, 4), keepdims=True)
+    pixel = jnp.arange(4).reshape(1, 1, 2, 1, 2, 1)
+    # NaN, which equals nothing, counts as largest: it must not vanish here.
+    first = jnp.where((values == top) | jnp.isnan(values), pixel, 4).min((2, 4), keepdims=True)
+    return jnp.where(pixel == first, x, 0).sum((2, 4))
 
 
 @ARCHITECTURES.register("lenet300")

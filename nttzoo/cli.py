@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     speedup.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
     bench = _command(commands, "bench", _bench, "measure speed against a peer")
-    bench.add_argument("what", choices=["train"], help="train: a Conv-4 training step against PyTorch")
+    bench.add_argument("what", choices=["train", "ntk"], help="train: Conv-4 steps against PyTorch; ntk: kernel steps")
     bench.add_argument("--peer-python", required=True, help="Python of an environment that has the peer installed")
     bench.add_argument("--out", metavar="FILE", help="write the result as JSON")
     return parser
@@ -120,11 +120,11 @@ def _speedup(options: argparse.Namespace) -> None:
 
 def _bench(options: argparse.Namespace) -> None:
     from nttzoo import provenance
-    from nttzoo.bench import train
+    from nttzoo.bench import ntk, train
 
     if options.out:
         provenance.check_writable(options.out)
-    result = train.run(peer_python=options.peer_python)
+    result = {"train": train.run, "ntk": ntk.run}[options.what](peer_python=options.peer_python)
     print(json.dumps(result, indent=1))
     if options.out:
         provenance.write_json(options.out, result)

@@ -27,7 +27,7 @@ from jaxtyping import Array, Float
 Ints = tuple[int, ...]
 
 # Unfolded patches of this many bytes stay in the cache between being written and being multiplied.
-CHUNK_BYTES = 4 * 2**20
+CHUNK_BYTES = 8 * 2**20
 
 
 def conv_general_dilated(

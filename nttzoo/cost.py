@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -152,18 +153,18 @@ def _alive_weights(model: nnx.Module, shape: tuple[int, ...]) -> dict[Path, Bool
     graph, params, rest = split_params(probe)
     paths = [call.path for call in call_shapes(probe, is_masked, images)]
 
-    # One compilation; one by one, the many small operations would take several times as long to compile.
-    met = jax.jit(lambda *arrays: _weights_on_paths(merge_params(graph, *arrays[:2]), arrays[2]))(params, rest, images)
     reached: dict[Path, Array] = {}
-    for path, weights in zip(paths, met, strict=True):
+    for path, weights in zip(paths, _weights_on_paths(graph, params, rest, images), strict=True):
         reached[path] = weights | reached[path] if path in reached else weights
     return {
         path: np.asarray(layer.mask[...] & reached.get(path, False)) for path, layer in masked_layers(model).items()
     }
 
 
-def _weights_on_paths(probe: nnx.Module, images: Array) -> list[Bool[Array, "..."]]:
+@partial(jax.jit, static_argnums=0)
+def _weights_on_paths(graph: Any, params: Any, rest: Any, images: Array) -> list[Bool[Array, "..."]]:
     """For each call of a layer: which of its weights a derivative from the images reaches and one of the outputs."""
+    probe = merge_params(graph, params, rest)
 
     def inputs_of_calls(x: Array) -> list[Array]:
         _, calls = record(probe, is_masked, lambda m: m(x))
@@ -181,7 +182,7 @@ def _weights_on_paths(probe: nnx.Module, images: Array) -> list[Bool[Array, "...
         # The layer's own weight gradient, with indicators in place of values: nonzero where a live input meets a live
         # output. It knows about strides, groups and shared positions, whatever the layer is.
         moving, wanted = (a != 0).astype(jnp.float32), (b != 0).astype(b.dtype)
-        graph, params, rest = split_params(nnx.clone(call.layer))
-        _, pull = jax.vjp(lambda p, graph=graph, rest=rest, x=moving: merge_params(graph, p, rest)(x), params)
+        layer, weights, others = split_params(nnx.clone(call.layer))
+        _, pull = jax.vjp(lambda p, layer=layer, rest=others, x=moving: merge_params(layer, p, rest)(x), weights)
         met.append(pull(wanted)[0]["kernel"][...] > 0)
     return met

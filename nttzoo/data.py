@@ -222,7 +222,7 @@ def data_folder(data_dir: str | os.PathLike[str] | None = None) -> Path:
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             missing = [name for name in ARRAYS if name not in archive.files]
             if missing:
                 raise DataError(f"{path} lacks {', '.join(missing)}; it must hold {', '.join(ARRAYS)}.")

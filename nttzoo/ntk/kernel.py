@@ -118,7 +118,7 @@ def pair_shares(
 def _examples(share: Share, which: slice) -> Share:
     if isinstance(share, Rows):
         return Rows(share.rows[which])
-    return Affine(share.a[which], share.b[which], share.mask, None if share.bias is None else share.bias[which])
+    return Affine(share.a[which], share.b[which], share.mask, share.bias)
 
 
 def default_memory() -> int:
@@ -141,7 +141,7 @@ def _block_size(
     per_example = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(found)) / 2
     for share in found.values():
         if isinstance(share, Affine) and share.a.shape[1] > 1:  # the rows of the Jacobian
-            rows = math.prod(share.b.shape[1:2]) * share.b.shape[3] * share.a.shape[3] * share.b.shape[4]
+            rows = math.prod(share.b.shape[1:4]) * share.a.shape[3]
             per_example += rows * share.b.dtype.itemsize
     # Two sides, each with its factors, their unfolded copies and a gradient's worth of both.
     return max(1, int(memory / (2 * 3 * per_example)))

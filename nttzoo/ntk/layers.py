@@ -8,7 +8,7 @@ a[p] b[p]^T, and its Gram matrix is taken without ever forming the Jacobian of a
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,15 +35,15 @@ def has_rule(layer: Any) -> bool:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Affine:
-    """An affine layer: inputs a [n, p, g, k], cotangents b [n, r, p, g, c], mask [g, k, c] or None, and a bias or not.
+    """An affine layer: inputs a [n, p, g, k], cotangents b [n, r, g, c, p], mask [g, k, c] or None; has it a bias?
 
     n examples, r outputs of the network, p positions, g groups, k inputs and c outputs of one group.
     """
 
     a: Float[Array, "n p g k"]
-    b: Float[Array, "n r p g c"]
+    b: Float[Array, "n r g c p"]
     mask: Bool[Array, "g k c"] | None
-    bias: Float[Array, "n r d"] | None
+    bias: bool = field(metadata={"static": True})
 
 
 @jax.tree_util.register_dataclass
@@ -57,16 +57,16 @@ class Rows:
 Share = Affine | Rows
 
 
-def share_of(calls: list[Call], cotangents: list[Float[Array, "n r ..."]], *, active: bool) -> Share:
+def share_of(calls: list[Call], cotangents: list[Float[Array, "r n ..."]], *, active: bool) -> Share:
     """All calls of one layer together. `active`: only surviving weights count as parameters."""
     layer = calls[0].layer
     if _is_plainly_affine(layer):
         parts = [_affine(call, b, active) for call, b in zip(calls, cotangents, strict=True)]
         return Affine(
             jnp.concatenate([part.a for part in parts], 1),
-            jnp.concatenate([part.b for part in parts], 2),
+            jnp.concatenate([part.b for part in parts], 4),
             parts[0].mask,
-            None if parts[0].bias is None else sum(part.bias for part in parts),  # type: ignore[misc, arg-type]
+            parts[0].bias,
         )
     return Rows(sum(_local_rows(call, b, active) for call, b in zip(calls, cotangents, strict=True)))  # type: ignore[arg-type]
 
@@ -82,8 +82,8 @@ def _is_plainly_affine(layer: Any) -> bool:
     return issubclass(kind, nnx.Linear) and layer.dot_general is lax.dot_general
 
 
-def _affine(call: Call, b: Float[Array, "n r ..."], active: bool) -> Affine:
-    layer, n, r = call.layer, *b.shape[:2]
+def _affine(call: Call, b: Float[Array, "r n ..."], active: bool) -> Affine:
+    layer, r, n = call.layer, *b.shape[:2]
     kind = kind_of(layer)
     if issubclass(kind, nnx.Conv):
         groups = layer.feature_group_count
@@ -107,10 +107,9 @@ def _affine(call: Call, b: Float[Array, "n r ..."], active: bool) -> Affine:
         inputs = layer.kernel.size // outputs
         a = a.reshape(n, -1, 1, inputs)
         kernel_shape = (inputs, 1, outputs)
-    b = b.reshape(n, r, -1, groups, outputs // groups)
+    b = b.reshape(r, n, -1, groups, outputs // groups).transpose(1, 0, 3, 4, 2)
     mask = layer.mask[...].reshape(kernel_shape).swapaxes(0, 1) if active and nn.is_masked(layer) else None
-    bias = None if layer.bias is None else b.sum(2).reshape(n, r, -1)
-    return Affine(a.astype(b.dtype), b, mask, bias)
+    return Affine(a.astype(b.dtype), b, mask, layer.bias is not None)
 
 
 def _patches(layer: Any, inputs: Array) -> Float[Array, "n p taps c"]:
@@ -135,7 +134,7 @@ def _patches(layer: Any, inputs: Array) -> Float[Array, "n p taps c"]:
     return found.reshape(len(inputs), -1, *found.shape[-2:])
 
 
-def _local_rows(call: Call, b: Float[Array, "n r ..."], active: bool) -> Float[Array, "n r d"]:
+def _local_rows(call: Call, b: Float[Array, "r n ..."], active: bool) -> Float[Array, "n r d"]:
     """The layer's own Jacobian per example, contracted with the cotangents: right for any layer, but large."""
     layer = nnx.clone(call.layer)
     layer.__class__ = kind_of(layer)
@@ -145,7 +144,7 @@ def _local_rows(call: Call, b: Float[Array, "n r ..."], active: bool) -> Float[A
         _, pull = jax.vjp(lambda p: merge_params(graph, p, rest)(a[None])[0], params)
         return jax.vmap(lambda row: _flat(pull(row)[0]))(b)
 
-    return jax.vmap(rows)(call.inputs, b)
+    return jax.vmap(rows, in_axes=(0, 1))(call.inputs, b)
 
 
 def at_masked_point(model: Any) -> Any:
@@ -166,7 +165,7 @@ def gram(one: Share, two: Share, *, trace: bool) -> Array:
     """The share of the kernel between two sets of examples: [n1, n2, r, r], or summed over outputs [n1, n2]."""
     if isinstance(one, Rows) or isinstance(two, Rows):
         return _gram_of_rows(one.rows, two.rows, trace)  # type: ignore[union-attr]
-    n1, r, positions1, groups, outputs = one.b.shape
+    n1, r, groups, outputs, positions1 = one.b.shape
     n2, positions2, inputs = len(two.a), two.a.shape[1], two.a.shape[3]
     if positions1 == positions2 == 1 and groups == 1:
         return _gram_of_single_position(one, two, trace)
@@ -178,8 +177,8 @@ def gram(one: Share, two: Share, *, trace: bool) -> Array:
         share = _gram_by_pairs(one, two, trace)
     else:
         share = _gram_of_rows(_rows(one), _rows(two), trace)
-    if one.bias is not None and two.bias is not None:
-        share += _gram_of_rows(one.bias, two.bias, trace)
+    if one.bias:
+        share += _gram_of_rows(one.b.sum(4).reshape(n1, r, -1), two.b.sum(4).reshape(n2, r, -1), trace)
     return share
 
 
@@ -192,13 +191,13 @@ def _gram_of_rows(one: Float[Array, "n1 r d"], two: Float[Array, "n2 r d"], trac
 
 def _rows(share: Affine) -> Float[Array, "n r d"]:
     """The Jacobian with respect to the kernel, per example and output."""
-    n, r = share.b.shape[:2]
-    if share.b.shape[3] == 1:
-        # The product of these two, in this order, needs no transpose of the rows, which are the largest arrays here.
-        b = share.b[:, :, :, 0].transpose(0, 1, 3, 2).reshape(n, -1, share.b.shape[2])
-        rows = (b @ share.a[:, :, 0]).reshape(n, r, 1, -1, share.a.shape[-1])
+    n, r, groups, outputs, positions = share.b.shape
+    if groups == 1:
+        # In this order of factors and axes the rows, which are the largest arrays here, need no transpose.
+        rows = share.b.reshape(n, r * outputs, positions) @ share.a[:, :, 0]
+        rows = rows.reshape(n, r, 1, outputs, -1)
     else:
-        rows = jnp.einsum("nrpgc,npgk->nrgck", share.b, share.a)
+        rows = jnp.einsum("nrgcp,npgk->nrgck", share.b, share.a)
     if share.mask is not None:
         rows = jnp.where(share.mask.swapaxes(1, 2)[None, None], rows, 0)
     return rows.reshape(n, r, -1)
@@ -206,15 +205,15 @@ def _rows(share: Affine) -> Float[Array, "n r d"]:
 
 def _gram_by_pairs(one: Affine, two: Affine, trace: bool) -> Array:
     inputs = jnp.einsum("npgk,mqgk->gnpmq", one.a, two.a)
-    subscripts = "gnpmq,nrpgc,mrqgc->nm" if trace else "gnpmq,nrpgc,msqgc->nmrs"
+    subscripts = "gnpmq,nrgcp,mrgcq->nm" if trace else "gnpmq,nrgcp,msgcq->nmrs"
     return jnp.einsum(subscripts, inputs, one.b, two.b)
 
 
 def _gram_of_single_position(one: Affine, two: Affine, trace: bool) -> Array:
     """A linear layer without positions: (a a'^T + 1) * (b b'^T) entry by entry; no Jacobian at all."""
     a1, a2 = one.a[:, 0, 0], two.a[:, 0, 0]
-    b1, b2 = one.b[:, :, 0, 0], two.b[:, :, 0, 0]
-    bias = 0.0 if one.bias is None else 1.0
+    b1, b2 = one.b[:, :, 0, :, 0], two.b[:, :, 0, :, 0]
+    bias = 1.0 if one.bias else 0.0
     if one.mask is None:
         inputs = a1 @ a2.T + bias
         cotangents = _gram_of_rows(b1, b2, trace)

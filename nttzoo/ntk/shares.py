@@ -43,7 +43,7 @@ def shares(
     if outputs is not None:
         chosen = chosen[outputs]
     # One backward pass per output, each for all examples at once: no example's output depends on another example.
-    cotangents = jax.vmap(lambda row: pull(jnp.broadcast_to(row, y.shape))[0], out_axes=1)(chosen)
+    cotangents = jax.vmap(lambda row: pull(jnp.broadcast_to(row, y.shape))[0])(chosen)
 
     grouped: dict[Path, tuple[list[Call], list[Array]]] = {}
     for i in sorted(tapped):

@@ -1,0 +1,106 @@
+"""Value and gradient of the student's kernel loss against neural-tangents' structured derivatives."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from nttzoo import architectures, console, pruning
+from nttzoo.bench.measure import PeerError, milliseconds, run_peer
+from nttzoo.nn import merge_params, split_params
+from nttzoo.ntk import kernel_distance
+from nttzoo.provenance import origin
+
+# architecture, batch, outputs sampled (None: all), rounds in turns with the peer
+CASES: list[tuple[str, int, int | None, int]] = [
+    ("lenet300", 64, None, 3),
+    ("lenet5", 64, None, 3),
+    ("conv4", 32, None, 1),
+    ("conv4", 32, 1, 0),
+]
+GROWTH = (16, 32, 64, 128, 256)
+PEER_LIMIT = 300.0
+
+
+def step(name: str, batch: int, sampled: int | None, tangents: str = "all", repeats: int = 5) -> dict[str, Any]:
+    """Milliseconds of value and gradient of the kernel loss of a 3 % student, and this process's peak memory."""
+    student = architectures.create(name, rngs=0)
+    student.eval()
+    pruning.prune(student, "magnitude", density=0.03)
+    graph, params, rest = split_params(student)
+    x = jax.random.normal(jax.random.key(1), (batch, *student.input_shape))
+    x1, x2 = x[: batch // 2], x[batch // 2 :]
+    outputs = None if sampled is None else jnp.arange(sampled)
+    size = 10 if sampled is None else sampled
+    teacher = jnp.zeros((batch // 2, batch // 2, size, size))
+
+    @jax.jit
+    def value_and_gradient(params: Any, x1: Any, x2: Any) -> Any:
+        def loss(params: Any) -> Any:
+            model = merge_params(graph, params, rest)
+            return kernel_distance(model, teacher, x1, x2, tangents=tangents, outputs=outputs)  # type: ignore[arg-type]
+
+        return jax.value_and_grad(loss)(params)
+
+    best = milliseconds(lambda: jax.block_until_ready(value_and_gradient(params, x1, x2)), repeats=repeats)
+    return {"milliseconds": best, "peak_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)}
+
+
+def step_alone(*arguments: object) -> dict[str, Any]:
+    """`step` in a process of its own, so that its peak memory is its own."""
+    code = f"import json; from nttzoo.bench import ntk; print(json.dumps(ntk.step{arguments!r}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def run(*, peer_python: str, growth: bool = True) -> dict[str, Any]:
+    """Our step and the peer's in turns at the paper's batch sizes, and how both grow with the batch."""
+    cases, curves = [], []
+    with console.progress_bar() as bar:
+        task = bar.add_task("kernel steps", total=len(CASES) + (2 * len(GROWTH) if growth else 0), note="")
+        for name, batch, sampled, rounds in CASES:
+            ours = [step_alone(name, batch, sampled) for _ in range(max(rounds, 1))]
+            active = step_alone(name, batch, sampled, "active")
+            theirs = [_peer(name, batch, peer_python) for _ in range(rounds)]
+            case = {"model": name, "batch": batch, "outputs": sampled or 10, **_best(ours, "nttzoo")}
+            case |= _best([active], "nttzoo_active")
+            if theirs:
+                case |= _best(theirs, "peer")
+                case["ratio"] = case["peer_ms"] / case["nttzoo_ms"]
+            cases.append(case)
+            bar.update(task, advance=1, note=f"{name} {case['nttzoo_ms']:.1f} ms")
+        peer_lives = {"lenet300": True, "lenet5": True}
+        for name in peer_lives:
+            for batch in GROWTH if growth else ():
+                point = {"model": name, "batch": batch, **_best([step_alone(name, batch, None, "all", 2)], "nttzoo")}
+                if peer_lives[name]:
+                    try:
+                        point |= _best([_peer(name, batch, peer_python)], "peer")
+                    except PeerError as error:
+                        peer_lives[name] = False
+                        point["peer_stopped"] = type(error).__name__ + ": " + str(error)[:80]
+                curves.append(point)
+                bar.update(task, advance=1, note=f"{name} n={batch}")
+    return {
+        "what": "value and gradient of the kernel loss, exact kernel unless outputs < 10; best of rounds in turns",
+        "peer": "neural-tangents 0.6.5, structured derivatives, vmap_axes=0, on jax 0.4.21",
+        "cases": cases,
+        "growth": curves,
+        **origin(),
+    }
+
+
+def _peer(name: str, batch: int, python: str) -> dict[str, Any]:
+    repeats = "1" if name == "conv4" else "3"
+    return run_peer("neural_tangents_step", name, str(batch), "1", repeats, python=python, timeout=PEER_LIMIT)
+
+
+def _best(runs: list[dict[str, Any]], who: str) -> dict[str, Any]:
+    best = min(runs, key=lambda run: run["milliseconds"])
+    return {f"{who}_ms": round(best["milliseconds"], 2), f"{who}_peak_mib": best["peak_mib"]}
