@@ -15,11 +15,26 @@ if TYPE_CHECKING:
     from nttzoo.cost import Speedup as Speedup
     from nttzoo.cost import speedup as speedup
     from nttzoo.nn import sparsify as sparsify
+    from nttzoo.ntk import empirical_ntk as empirical_ntk
+    from nttzoo.ntk import kernel_distance as kernel_distance
     from nttzoo.pruning import prune as prune
     from nttzoo.training import TrainConfig as TrainConfig
     from nttzoo.training import fit as fit
 
-_ROOMS = ("architectures", "baselines", "cost", "data", "errors", "masks", "nn", "pruning", "taps", "training")
+_ROOMS = (
+    "architectures",
+    "baselines",
+    "cost",
+    "data",
+    "dynamics",
+    "errors",
+    "masks",
+    "nn",
+    "ntk",
+    "pruning",
+    "taps",
+    "training",
+)
 _NAMES = {
     "sparsify": "nn",
     "prune": "pruning",
@@ -27,6 +42,8 @@ _NAMES = {
     "TrainConfig": "training",
     "speedup": "cost",
     "Speedup": "cost",
+    "empirical_ntk": "ntk",
+    "kernel_distance": "ntk",
 }
 
 __all__ = ["__version__", *_NAMES, *_ROOMS]

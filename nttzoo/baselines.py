@@ -51,8 +51,9 @@ class TrainedBaseline:
 
 
 def scoring_batch(data: Dataset, seed: int) -> tuple[Array, Array]:
-    """The labelled batch on which SNIP scores weights: 100 standardised images, 128 of CIFAR-10 and SVHN."""
-    images, labels = next(data.train.batches(SCORING_IMAGES.get(data.name, 100), seed=seed))
+    """The labelled batch on which SNIP scores weights: up to 100 standardised images, 128 of CIFAR-10 and SVHN."""
+    count = min(SCORING_IMAGES.get(data.name, 100), len(data.train))
+    images, labels = next(data.train.batches(count, seed=seed))
     return standardise(jnp.asarray(images), jnp.asarray(data.mean), jnp.asarray(data.std)), jnp.asarray(labels)
 
 

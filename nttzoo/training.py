@@ -61,6 +61,8 @@ class TrainConfig:
             raise OptionError(f"learning_rate is {self.learning_rate}; it must be positive.")
         if not 0 <= self.validation < 1:
             raise OptionError(f"validation is {self.validation}; it is the fraction held out, in [0, 1).")
+        if self.seed < 0:
+            raise OptionError(f"seed is {self.seed}; it must be 0 or more.")
 
     def make_optimizer(self) -> optax.GradientTransformation:
         """The optax transformation that the config names or holds."""

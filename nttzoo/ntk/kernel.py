@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import jax
@@ -63,22 +64,42 @@ def kernel_blocks(
 ) -> Array:
     """The kernel of the chosen outputs, whole if it fits the memory, else in blocks of examples."""
     block = _block_size(model, x1, chosen, active, memory or default_memory(), find_shares)
-    if len(x1) + len(x2) <= 2 * block:
-        return _kernel_of_pair(model, x1, x2, chosen, trace, active, find_shares)
     graph, params, rest = split_params(model)
-
-    # Recomputed in the backward pass: keeping every block's Jacobian would need the memory that blocks save.
-    @jax.checkpoint
-    def pair(params: Any, rows: Array, columns: Array) -> Array:
-        return _kernel_of_pair(merge_params(graph, params, rest), rows, columns, chosen, trace, active, find_shares)
-
-    across = lax.map(
-        lambda rows: lax.map(lambda columns: pair(params, rows, columns), _cut(x2, block)), _cut(x1, block)
+    other = None if x1 is x2 else x2
+    return _kernel(
+        params, rest, x1, other, chosen, graph=graph, block=block, trace=trace, active=active, find=find_shares
     )
+
+
+# Compiled as a whole, also when it is called eagerly: operation by operation it would be slow and hungry.
+@partial(jax.jit, static_argnames=("graph", "block", "trace", "active", "find"))
+def _kernel(
+    params: Any,
+    rest: Any,
+    x1: Array,
+    x2: Array | None,
+    chosen: Array | None,
+    *,
+    graph: Any,
+    block: int,
+    trace: bool,
+    active: bool,
+    find: FindShares,
+) -> Array:
+    def pair(params: Any, rows: Array, columns: Array) -> Array:
+        model = merge_params(graph, params, rest)
+        return sum(pair_shares(model, rows, columns, chosen, trace, active, find)[1].values())  # type: ignore[return-value]
+
+    columns = x1 if x2 is None else x2
+    if len(x1) + len(columns) <= 2 * block:
+        return pair(params, x1, columns)
+    # Recomputed in the backward pass: keeping every block's Jacobian would need the memory that blocks save.
+    frugal = jax.checkpoint(pair)
+    across = lax.map(lambda x: lax.map(lambda y: frugal(params, x, y), _cut(columns, block)), _cut(x1, block))
     # [blocks1, blocks2, block, block, ...] -> [n1, n2, ...], without the padding
     joined = jnp.moveaxis(across, 2, 1)
     joined = joined.reshape(joined.shape[0] * joined.shape[1], -1, *joined.shape[4:])
-    return joined[: len(x1), : len(x2)]
+    return joined[: len(x1), : len(columns)]
 
 
 def _cut(x: Array, block: int) -> Float[Array, "blocks block ..."]:
@@ -86,12 +107,6 @@ def _cut(x: Array, block: int) -> Float[Array, "blocks block ..."]:
     missing = -len(x) % block
     filled = jnp.concatenate([x, jnp.broadcast_to(x[:1], (missing, *x.shape[1:]))]) if missing else x
     return filled.reshape(-1, block, *x.shape[1:])
-
-
-def _kernel_of_pair(
-    model: nnx.Module, x1: Array, x2: Array, chosen: Array | None, trace: bool, active: bool, find_shares: FindShares
-) -> Array:
-    return sum(pair_shares(model, x1, x2, chosen, trace, active, find_shares)[1].values())  # type: ignore[return-value]
 
 
 def pair_shares(

@@ -1,0 +1,122 @@
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax import lax
+
+from nttzoo import convolution
+from nttzoo.convolution import conv_general_dilated
+
+
+def channels_last(space):
+    images = (0, space + 1, *range(1, space + 1))
+    return lax.ConvDimensionNumbers(images, (space + 1, space, *range(space)), images)
+
+
+def draw_array(seed, shape):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape))
+
+
+@st.composite
+def convolutions(draw):
+    space = draw(st.sampled_from([1, 2, 2, 3]))
+    per_axis = lambda low, high: draw(st.tuples(*[st.integers(low, high)] * space))  # noqa: E731
+    groups = draw(st.integers(1, 3))
+    inputs, outputs = draw(st.integers(1, 2)), draw(st.integers(1, 2))
+    # Negative padding cuts; it is a rule of lax that a dilated input has explicit padding.
+    explicit = st.tuples(*[st.tuples(st.integers(-1, 2), st.integers(-1, 2))] * space)
+    padding = draw(st.sampled_from(["SAME", "VALID", "SAME_LOWER"]) | explicit)
+    options = {
+        "window_strides": per_axis(1, 3),
+        "padding": padding,
+        "lhs_dilation": None if isinstance(padding, str) else per_axis(1, 2),
+        "rhs_dilation": per_axis(1, 2),
+        "dimension_numbers": channels_last(space),
+        "feature_group_count": groups,
+    }
+    x_shape = (draw(st.integers(1, 5)), *per_axis(2, 5), groups * inputs)
+    return options, x_shape, (*per_axis(1, 3), inputs, groups * outputs)
+
+
+@settings(max_examples=8)
+@given(convolutions(), st.sampled_from([1, 400, convolution.CHUNK_BYTES]))
+def test_values_and_derivatives_are_those_of_lax(drawn, chunk_bytes):
+    options, x_shape, kernel_shape = drawn
+    with jax.enable_x64(True), mock.patch.object(convolution, "CHUNK_BYTES", chunk_bytes):
+        arrays = [draw_array(seed, shape) for seed, shape in enumerate([x_shape, kernel_shape] * 2)]
+
+        def everything(conv, x, kernel, dx, dkernel):
+            def run(x, kernel):
+                return conv(x, kernel, **options)
+
+            def loss(x, kernel):
+                return jnp.sin(run(x, kernel)).sum()
+
+            def squared_gradient(x, kernel):
+                by_x, by_kernel = jax.grad(loss, (0, 1))(x, kernel)
+                return jnp.square(by_x).sum() + (by_x.sum() * by_kernel).sum()
+
+            y, dy = jax.jvp(run, (x, kernel), (dx, dkernel))
+            first = jax.grad(loss, (0, 1))(x, kernel)
+            second = jax.grad(squared_gradient, (0, 1))(x, kernel)
+            return y, dy, first, second
+
+        convs = conv_general_dilated, lax.conv_general_dilated
+        ours, theirs = jax.jit(lambda *arrays: [everything(conv, *arrays) for conv in convs])(*arrays)
+        for got, expected in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+            assert got.dtype == expected.dtype == jnp.float64
+            np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-10 * max(1, abs(expected).max(initial=0)))
+
+
+@pytest.mark.parametrize("in_axes", [(0, None), (None, 0), (1, 4)], ids=["images", "kernels", "both"])
+def test_values_and_gradients_under_vmap_are_those_of_lax(x64, in_axes):
+    x, kernel = draw_array(0, (2, 5, 5, 2)), draw_array(1, (3, 2, 2, 3))
+    many_x, many_kernels = (
+        v if axis is None else jnp.stack([v, v + 1, -v], axis) for v, axis in zip((x, kernel), in_axes, strict=True)
+    )
+
+    def many(conv):
+        run = lambda x, k: conv(x, k, (1, 2), "SAME", dimension_numbers=channels_last(2))  # noqa: E731
+        loss = lambda x, k: jnp.square(jax.vmap(run, in_axes)(x, k)).sum()  # noqa: E731
+        return jax.value_and_grad(loss, (0, 1))(many_x, many_kernels)
+
+    ours, theirs = jax.jit(lambda: (many(conv_general_dilated), many(lax.conv_general_dilated)))()
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10), ours, theirs)
+
+
+X, KERNEL = np.ones((4, 5, 5, 2), np.float32), np.ones((3, 3, 2, 4), np.float32)
+HALF, HALF_KERNEL = X.astype(np.float16), KERNEL.astype(np.float16)
+
+
+@pytest.mark.parametrize(
+    ("x", "kernel", "options"),
+    [
+        (HALF, HALF_KERNEL, {"dimension_numbers": channels_last(2), "preferred_element_type": jnp.float32}),
+        (X, KERNEL, {"dimension_numbers": channels_last(2), "precision": lax.Precision.HIGHEST}),
+        (X, KERNEL, {"dimension_numbers": channels_last(2), "batch_group_count": 2}),
+        (X, KERNEL, {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}),
+        (X.transpose(0, 3, 1, 2), KERNEL.transpose(3, 2, 0, 1), {}),
+        (X[:0], KERNEL, {"dimension_numbers": channels_last(2)}),
+        (X[:, :1], KERNEL, {"dimension_numbers": channels_last(2)}),
+    ],
+    ids=["result type", "precision", "batch groups", "names of axes", "channels first", "no image", "large window"],
+)
+def test_every_option_of_lax_means_the_same(x, kernel, options):
+    ours = conv_general_dilated(x, kernel, (1, 1), "VALID", **options)
+    theirs = lax.conv_general_dilated(x, kernel, (1, 1), "VALID", **options)
+    assert ours.dtype == theirs.dtype
+    assert ours.shape == theirs.shape
+    np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+def test_what_lax_refuses_is_refused():
+    options = {"lhs_dilation": (2, 2), "dimension_numbers": channels_last(2)}
+    with pytest.raises(ValueError, match="padding") as theirs:
+        lax.conv_general_dilated(X, KERNEL, (1, 1), "SAME", **options)
+    with pytest.raises(ValueError, match="padding") as ours:
+        conv_general_dilated(X, KERNEL, (1, 1), "SAME", **options)
+    assert str(ours.value) == str(theirs.value)
