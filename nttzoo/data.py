@@ -282,7 +282,7 @@ def _from_tfds(name: str, *, download: bool) -> dict[str, np.ndarray] | None:
         return None
     import tensorflow_datasets as tfds
 
-    builder = tfds.builder(name)
+    builder = tfds.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
     if not builder.data_path.exists():
         if not download:
             return None

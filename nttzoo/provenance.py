@@ -23,7 +23,7 @@ def origin(command: str | None = None) -> dict[str, Any]:
     """The command, date, versions and machine of a measurement."""
     program = "/".join(Path(sys.argv[0]).parts[-2:])
     return {
-        "command": command or shlex.join(["python", program, *sys.argv[1:]]),
+        "command": command or shlex.join(["python", program, *map(_without_folders, sys.argv[1:])]),
         "date": time.strftime("%Y-%m-%d"),
         "python": platform.python_version(),
         "versions": {name: metadata.version(name) for name in PACKAGES},
@@ -33,6 +33,11 @@ def origin(command: str | None = None) -> dict[str, Any]:
             "memory_gib": round(psutil.virtual_memory().total / 2**30),
         },
     }
+
+
+def _without_folders(argument: str) -> str:
+    """An absolute path is one machine's business: only its last part is kept."""
+    return f".../{Path(argument).name}" if Path(argument).is_absolute() else argument
 
 
 def check_writable(path: str | os.PathLike[str]) -> Path:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Integer
 
 from nttzoo.errors import ModelError, OptionError, ShapeError
 from nttzoo.nn import Path, merge_params, path_name, split_params
-from nttzoo.ntk.layers import Affine, Rows, Share, gram
+from nttzoo.ntk.layers import Affine, Rows, Share, as_rows, gram
 from nttzoo.ntk.shares import shares
 
 Tangents = Literal["all", "active"]
@@ -63,16 +63,16 @@ def kernel_blocks(
     find_shares: FindShares = shares,
 ) -> Array:
     """The kernel of the chosen outputs, whole if it fits the memory, else in blocks of examples."""
-    block = _block_size(model, x1, chosen, active, memory or default_memory(), find_shares)
+    sizes = _block_sizes(model, x1, chosen, active, memory or default_memory(), find_shares)
     graph, params, rest = split_params(model)
     other = None if x1 is x2 else x2
     return _kernel(
-        params, rest, x1, other, chosen, graph=graph, block=block, trace=trace, active=active, find=find_shares
+        params, rest, x1, other, chosen, graph=graph, sizes=sizes, trace=trace, active=active, find=find_shares
     )
 
 
 # Compiled as a whole, also when it is called eagerly: operation by operation it would be slow and hungry.
-@partial(jax.jit, static_argnames=("graph", "block", "trace", "active", "find"))
+@partial(jax.jit, static_argnames=("graph", "sizes", "trace", "active", "find"))
 def _kernel(
     params: Any,
     rest: Any,
@@ -81,25 +81,49 @@ def _kernel(
     chosen: Array | None,
     *,
     graph: Any,
-    block: int,
+    sizes: tuple[int, int],
     trace: bool,
     active: bool,
     find: FindShares,
 ) -> Array:
-    def pair(params: Any, rows: Array, columns: Array) -> Array:
-        model = merge_params(graph, params, rest)
-        return sum(pair_shares(model, rows, columns, chosen, trace, active, find)[1].values())  # type: ignore[return-value]
-
     columns = x1 if x2 is None else x2
-    if len(x1) + len(columns) <= 2 * block:
-        return pair(params, x1, columns)
-    # Recomputed in the backward pass: keeping every block's Jacobian would need the memory that blocks save.
-    frugal = jax.checkpoint(pair)
-    across = lax.map(lambda x: lax.map(lambda y: frugal(params, x, y), _cut(columns, block)), _cut(x1, block))
-    # [blocks1, blocks2, block, block, ...] -> [n1, n2, ...], without the padding
-    joined = jnp.moveaxis(across, 2, 1)
-    joined = joined.reshape(joined.shape[0] * joined.shape[1], -1, *joined.shape[4:])
-    return joined[: len(x1), : len(columns)]
+    few, many = sizes
+    if len(x1) + len(columns) <= 2 * few:
+        model = merge_params(graph, params, rest)
+        return sum(pair_shares(model, x1, columns, chosen, trace, active, find)[1].values())  # type: ignore[return-value]
+
+    def rows_of(params: Any, x: Array) -> dict[Path, Share]:
+        found = find(merge_params(graph, params, rest), x, chosen, active=active)[1]
+        return {path: as_rows(share) for path, share in found.items()}
+
+    # Many rows are kept at a time, computed a few examples at a time, and meet all columns, a few at a time. In a
+    # backward pass everything is computed again: keeping it would need the memory that blocks save.
+    @jax.checkpoint
+    def stripe(params: Any, x: Array) -> Array:
+        masks = {path: getattr(share, "mask", None) for path, share in rows_of(params, x[:few]).items()}
+        found = lax.map(lambda piece: _unmasked(rows_of(params, piece)), _cut(x, few))
+        ones = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
+
+        @jax.checkpoint
+        def block(ones: Any, piece: Array) -> Array:
+            twos = rows_of(params, piece)
+            parts = (gram(_masked(ones[path], masks[path]), two, trace=trace) for path, two in twos.items())
+            return sum(parts)  # type: ignore[return-value]
+
+        across = lax.map(lambda piece: block(ones, piece), _cut(columns, few))
+        return jnp.moveaxis(across, 0, 1).reshape(across.shape[1], -1, *across.shape[3:])
+
+    stripes = lax.map(lambda x: stripe(params, x), _cut(x1, many))
+    return stripes.reshape(-1, *stripes.shape[2:])[: len(x1), : len(columns)]
+
+
+def _unmasked(found: dict[Path, Share]) -> dict[Path, Share]:
+    """The shares without their masks, which have no axis of examples."""
+    return {p: replace(share, mask=None) if isinstance(share, Affine) else share for p, share in found.items()}
+
+
+def _masked(share: Share, mask: Array | None) -> Share:
+    return replace(share, mask=mask) if isinstance(share, Affine) else share
 
 
 def _cut(x: Array, block: int) -> Float[Array, "blocks block ..."]:
@@ -142,24 +166,25 @@ def default_memory() -> int:
     return (statistics.get("bytes_limit") or psutil.virtual_memory().total) // 4
 
 
-def _block_size(
+def _block_sizes(
     model: nnx.Module, x: Array, chosen: Array | None, active: bool, memory: int, find_shares: FindShares
-) -> int:
-    """How many examples a block may hold on each side."""
+) -> tuple[int, int]:
+    """(few, many): how many examples may be looked at, and how many's rows may be kept, at a time."""
     graph, params, rest = split_params(model)
 
     def factors(params: Any, example: Array) -> Any:
-        return find_shares(merge_params(graph, params, rest), example, chosen, active=active)[1]
+        found = find_shares(merge_params(graph, params, rest), example, chosen, active=active)[1]
+        return found, {path: as_rows(share) for path, share in found.items()}
 
     # Two examples, not one: a layer that sees one example may look as if it had no axis of examples at all.
-    found = jax.eval_shape(factors, params, jax.ShapeDtypeStruct((2, *x.shape[1:]), x.dtype))
-    per_example = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(found)) / 2
-    for share in found.values():
-        if isinstance(share, Affine) and share.a.shape[1] > 1:  # the rows of the Jacobian
-            rows = math.prod(share.b.shape[1:4]) * share.a.shape[3]
-            per_example += rows * share.b.dtype.itemsize
-    # Two sides, each with its factors, their unfolded copies and a gradient's worth of both.
-    return max(1, int(memory / (2 * 3 * per_example)))
+    found, rows = jax.eval_shape(factors, params, jax.ShapeDtypeStruct((2, *x.shape[1:]), x.dtype))
+    looked_at, kept = (sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(t)) / 2 for t in (found, rows))
+    # Each example that is looked at has its factors and rows, and about as much again in passing, for two sides.
+    few = max(1, int(memory / (4 * (looked_at + kept))))
+    # Half of the memory for the rows that are kept, in whole pieces; the other half for a few at a time.
+    few_of_many = max(1, min(few, int(memory / 2 / (4 * (looked_at + kept)))))
+    many = max(1, int(memory / 2 / kept) // few_of_many) * few_of_many
+    return (few, few) if len(x) <= few else (few_of_many, min(many, -(-len(x) // few_of_many) * few_of_many))
 
 
 def check_choice(option: str, value: object, choices: tuple[str, ...]) -> None:

@@ -182,6 +182,15 @@ def gram(one: Share, two: Share, *, trace: bool) -> Array:
     return share
 
 
+def as_rows(share: Share) -> Share:
+    """The same share ready for many Gram matrices: rows, if it has positions to sum over; else as it was."""
+    if isinstance(share, Rows) or share.b.shape[2] == share.b.shape[4] == 1:
+        return share
+    n, r = share.b.shape[:2]
+    bias = [share.b.sum(4).reshape(n, r, -1)] if share.bias else []
+    return Rows(jnp.concatenate([_rows(share), *bias], 2))
+
+
 def _gram_of_rows(one: Float[Array, "n1 r d"], two: Float[Array, "n2 r d"], trace: bool) -> Array:
     if trace:
         return one.reshape(len(one), -1) @ two.reshape(len(two), -1).T
