@@ -4,7 +4,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import nttzoo
@@ -89,7 +89,7 @@ def convolutions(draw):
     return options, (*batch, *draw(per_axis(3, 6)), options["in_features"])
 
 
-@settings(max_examples=15)
+@settings(max_examples=15, phases=[Phase.generate])  # sizes are small already; shrinking compiles each
 @given(convolutions())
 def test_conv_with_a_full_mask_is_nnx_conv(drawn):
     options, shape = drawn
@@ -104,7 +104,7 @@ def test_each_padding_of_a_1d_conv_is_that_of_nnx_conv(padding):
     assert_same(ours, theirs, normal(1, (2, 7, 3)))
 
 
-@settings(max_examples=15)
+@settings(max_examples=15, phases=[Phase.generate])  # sizes are small already; shrinking compiles each
 @given(
     st.lists(st.integers(1, 3), max_size=2),
     st.integers(1, 4),

@@ -51,12 +51,25 @@ def test_the_model_itself_is_left_alone():
     assert type(net.first) is type(net.rest[0]) is nn.Linear
 
 
-def test_an_error_inside_does_not_leave_the_recorder_on():
-    net = Net()
-    with pytest.raises(ZeroDivisionError):
-        taps.record(net, nn.is_masked, lambda m: 1 / 0)
-    _, calls = taps.record(net, nn.is_masked, lambda m: net(X))
-    assert calls == [], "the model given is not the copy that is observed"
+@pytest.mark.parametrize("fails", [False, True])
+def test_nothing_is_recorded_afterwards(fails):
+    net, copies, seen = Net(), [], []
+
+    def run(copy):
+        copies.append(copy)
+        return 1 / (not fails)
+
+    def hook(i, call):
+        seen.append(call)
+        return call.outputs
+
+    if fails:
+        with pytest.raises(ZeroDivisionError):
+            taps.record(net, nn.is_masked, run, hook)
+    else:
+        taps.record(net, nn.is_masked, run, hook)
+    np.testing.assert_array_equal(copies[0](X), net(X))
+    assert seen == []
 
 
 def test_derivatives_by_perturbations_are_the_cotangents_at_the_outputs():
