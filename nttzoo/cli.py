@@ -55,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     bench = _command(commands, "bench", _bench, "measure speed against a peer")
     bench.add_argument("what", choices=["train", "ntk"], help="train: Conv-4 steps against PyTorch; ntk: kernel steps")
     bench.add_argument("--peer-python", required=True, help="Python of an environment that has the peer installed")
+    bench.add_argument("--growth", action="store_true", help="ntk: also over batches of 16 to 256 (ten minutes more)")
     bench.add_argument("--out", metavar="FILE", help="write the result as JSON")
     return parser
 
@@ -124,7 +125,10 @@ def _bench(options: argparse.Namespace) -> None:
 
     if options.out:
         provenance.check_writable(options.out)
-    result = {"train": train.run, "ntk": ntk.run}[options.what](peer_python=options.peer_python)
+    if options.what == "train":
+        result = train.run(peer_python=options.peer_python)
+    else:
+        result = ntk.run(peer_python=options.peer_python, growth=options.growth)
     print(json.dumps(result, indent=1))
     if options.out:
         provenance.write_json(options.out, result)

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Integer
 
@@ -64,8 +65,8 @@ def _check_outputs(outputs: Any, total: int) -> Array:
     chosen = jnp.asarray(outputs)
     if chosen.ndim != 1 or not 1 <= len(chosen) <= total or not jnp.issubdtype(chosen.dtype, jnp.integer):
         raise OptionError(f"outputs must be 1 to {total} different indices from 0 to {total - 1}; got {outputs}.")
-    if not isinstance(chosen, jax.core.Tracer):
-        values = sorted(int(i) for i in chosen)
+    if not isinstance(outputs, jax.core.Tracer):
+        values = sorted(np.asarray(outputs).tolist())  # NumPy: inside jit, JAX would trace even known values
         if values[0] < 0 or values[-1] >= total or len(set(values)) < len(values):
             raise OptionError(f"outputs must be different indices from 0 to {total - 1}; got {values}.")
     return chosen
