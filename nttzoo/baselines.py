@@ -1,4 +1,4 @@
-"""A baseline from start to end: create, prune, train, count."""
+"""From a sparse network, a baseline or one that a search found, to a trained one with its counts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCORING_IMAGES = {"cifar10": 128, "svhn": 128}
 
 
 @dataclass(frozen=True)
-class TrainedBaseline:
+class Trained:
     """A pruned and trained network with its history; `print` shows a summary."""
 
     model: nnx.Module
@@ -65,17 +65,23 @@ def train_baseline(
     method: str = "dense",
     density: float = 1.0,
     scheme: str = "layerwise",
-) -> TrainedBaseline:
+) -> Trained:
     """Creates an architecture for the data set, prunes it by a method ("dense": not at all) and trains it."""
     network = architectures.create(model, num_classes=data.num_classes, input_shape=data.input_shape, rngs=config.seed)
+    settings: dict[str, Any] = {"model": model, "method": method, "scheme": scheme}
     if method != "dense":
         batch = scoring_batch(data, config.seed)
         pruning.prune(network, method, density=density, scheme=scheme, batch=batch, key=config.seed)
+        settings["density"] = density
+    return train_network(network, data, config, settings)
+
+
+def train_network(
+    network: nnx.Module, data: Dataset, config: training.TrainConfig, settings: dict[str, Any]
+) -> Trained:
+    """Counts and trains a network, in place; `settings` says where it comes from."""
     report, counted = masks.density_report(network), cost.speedup(network)
     history = training.fit(network, data, config)
-    settings: dict[str, Any] = {"model": model, "data": data.name, "method": method, "scheme": scheme}
-    if method != "dense":
-        settings["density"] = density
-    settings |= {name: value for name, value in asdict(config).items() if isinstance(value, str | int | float)}
-    settings.pop("progress")
-    return TrainedBaseline(network, settings, history, report, counted)
+    how = {name: value for name, value in asdict(config).items() if isinstance(value, str | int | float)}
+    how.pop("progress")
+    return Trained(network, {**settings, "data": data.name, **how}, history, report, counted)

@@ -7,10 +7,11 @@ import json
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from nttzoo import __version__
-from nttzoo.errors import NttzooError
+from nttzoo.errors import Interrupted, NttzooError
 
 # Names are checked by the registries behind them, which know the near misses; importing those takes seconds, so
 # `--help` does without.
@@ -23,6 +24,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
     try:
         parsed.run(parsed)
+    except Interrupted as error:
+        print(f"nttzoo: {error}", file=sys.stderr)
+        sys.exit(128 + error.signal)
     except NttzooError as error:
         print(f"nttzoo: {type(error).__name__}: {error}", file=sys.stderr)
         sys.exit(2)
@@ -39,6 +43,9 @@ def _parser() -> argparse.ArgumentParser:
     train = _command(commands, "train", _train, "prune a network and train it on labelled images")
     _model_options(train)
     train.add_argument("--data", default="mnist5k", help="mnist5k (embedded), mnist, fashion_mnist, cifar10 or svhn")
+    train.add_argument(
+        "--start", metavar="FOLDER", help="train a student that a search found, in place of --model and --prune"
+    )
     _data_options(train)
     train.add_argument("--epochs", type=int, default=50, help="passes over the training set (default: 50)")
     train.add_argument("--batch-size", type=int, default=64, help="images per step (default: 64)")
@@ -47,6 +54,21 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--loss", default="cross_entropy", help="cross_entropy or squared (default: cross_entropy)")
     train.add_argument("--validation", type=float, default=0.1, help="fraction held out (default: 0.1)")
     train.add_argument("--out", metavar="FILE", help="write history and summary as JSON")
+
+    _search_parser(commands)
+
+    compare = _command(commands, "compare", _compare, "search, prune and train by several methods, side by side")
+    compare.add_argument("--model", default="lenet300", help="lenet300, lenet5 or conv4 (default: lenet300)")
+    compare.add_argument("--data", default="mnist5k", help="data set (default: mnist5k)")
+    _data_options(compare)
+    _several(compare, "--methods", str, ["ntt", "gradual", "random"], "ntt, gradual, dense, or a pruning method")
+    _several(compare, "--density", float, [0.03], "fractions of weights kept")
+    _several(compare, "--scheme", str, ["layerwise"], "layerwise, global")
+    _several(compare, "--seeds", int, [0], "one network, search and training each")
+    compare.add_argument("--train-epochs", type=int, default=50, help="of the supervised phase (default: 50)")
+    _recipe_options(compare)
+    compare.add_argument("--runs", metavar="FOLDER", default="runs", help="where searches are kept (default: runs)")
+    compare.add_argument("--out", metavar="FILE", required=True, help="the comparison as JSON; grows case by case")
 
     speedup = _command(commands, "speedup", _speedup, "multiply-adds of a sparse network and what it could save")
     _model_options(speedup)
@@ -58,6 +80,50 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--growth", action="store_true", help="ntk: also over batches of 16 to 256 (ten minutes more)")
     bench.add_argument("--out", metavar="FILE", help="write the result as JSON")
     return parser
+
+
+def _search_parser(commands: Any) -> None:
+    summary = "find sparse networks that start and learn like a dense one, without labels"
+    search = _command(commands, "search", _search, summary)
+    search.add_argument("--model", default="lenet300", help="the dense network: lenet300, lenet5 or conv4")
+    search.add_argument("--data", default="mnist5k", help="images to search on: mnist5k (embedded), mnist, cifar10 ...")
+    _data_options(search)
+    _several(search, "--density", float, [0.03], "fractions of weights kept; several students share one teacher")
+    _several(search, "--scheme", str, ["layerwise"], "layerwise, global or both")
+    search.add_argument("--recipe", default="ntt", help="ntt: the paper's; gradual: the density falls (default: ntt)")
+    search.add_argument("--seed", type=int, default=0, help="of the dense network and the batches (default: 0)")
+    _recipe_options(search)
+    search.add_argument("--out", metavar="FOLDER", help="the run's folder (default: runs/<what it is>)")
+    search.add_argument("--fresh", action="store_true", help="start over instead of going on where the run stopped")
+    search.add_argument("--dry-run", action="store_true", help="print the plan, memory and time; search nothing")
+    search.add_argument("--devices", type=int, help="how many devices share each batch (default: all)")
+    search.add_argument("--distributed", action="store_true", help="join other hosts (SLURM, TPU pod, JAX_* variables)")
+
+
+def _recipe_options(parser: argparse.ArgumentParser) -> None:
+    values = parser.add_argument_group("values of the recipe", "left out, the recipe's own")
+    values.add_argument("--epochs", type=int, help="passes over the images")
+    values.add_argument("--batch-size", type=int, help="images per step; the kernel is taken between its halves")
+    values.add_argument("--learning-rate", type=float, help="of Adam")
+    values.add_argument("--mask-every", type=int, help="steps between refreshes of the mask")
+    values.add_argument("--kernel-weight", type=float, help="of the kernel distance in the loss")
+    values.add_argument("--weight-decay", type=float, help="of the squared weights in the loss")
+    values.add_argument("--tangents", help="all or active: which weights' derivatives make the kernel")
+    values.add_argument("--outputs", type=int, help="how many outputs to sample per step: cheaper than all")
+    values.add_argument("--start-density", type=float, help="gradual: where the density starts")
+    values.add_argument("--fall", type=float, help="gradual: fraction of the steps in which the density falls")
+    values.add_argument("--fall-shape", help="gradual: geometric, linear or cubic")
+
+
+def _recipe_values(options: argparse.Namespace) -> dict[str, Any]:
+    names = "epochs batch_size learning_rate mask_every kernel_weight weight_decay tangents outputs start_density fall"
+    every = {name: getattr(options, name) for name in (*names.split(), "fall_shape")}
+    return {name: value for name, value in every.items() if value is not None}
+
+
+def _several(parser: argparse.ArgumentParser, option: str, kind: type, default: list[Any], text: str) -> None:
+    shown = " ".join(map(str, default))
+    parser.add_argument(option, type=kind, nargs="+", default=default, help=f"{text} (default: {shown})")
 
 
 def _command(commands: Any, name: str, run: Handler, summary: str) -> argparse.ArgumentParser:
@@ -99,12 +165,60 @@ def _train(options: argparse.Namespace) -> None:
         seed=options.seed,
     )
     dataset = data.load(options.data, data_dir=options.data_dir, download=options.download)
-    trained = baselines.train_baseline(
-        options.model, dataset, config, method=options.prune, density=options.density, scheme=options.scheme
-    )
+    if options.start:
+        from nttzoo import search
+
+        network, about = search.load_student(Path(options.start))
+        settings = {"model": about["architecture"], "method": about["recipe"], "scheme": about["scheme"]}
+        settings |= {"density": about["density"], "searched_on": about["data"], "search_seed": about["seed"]}
+        trained = baselines.train_network(network, dataset, config, settings)
+    else:
+        trained = baselines.train_baseline(
+            options.model, dataset, config, method=options.prune, density=options.density, scheme=options.scheme
+        )
     print(trained)
     if options.out:
         provenance.write_json(options.out, {**trained.to_dict(), **provenance.origin()})
+
+
+def _search(options: argparse.Namespace) -> None:
+    from nttzoo import recipes, search
+
+    if options.distributed:
+        search.start_distributed()
+    config = search.SearchConfig(
+        model=options.model,
+        data=options.data,
+        densities=tuple(options.density),
+        schemes=tuple(options.scheme),
+        seed=options.seed,
+        recipe=recipes.find(options.recipe, options.model, options.data).change(**_recipe_values(options)),
+    )
+    where: dict[str, Any] = {"devices": options.devices, "data_dir": options.data_dir, "download": options.download}
+    if options.dry_run:
+        print(search.dry_run(config, **where))
+        return
+    summary = search.run(config, out=options.out, fresh=options.fresh, **where)
+    if summary.content:  # on the first host only
+        print(summary)
+
+
+def _compare(options: argparse.Namespace) -> None:
+    from nttzoo import comparison, data, provenance
+
+    asked = comparison.Comparison(
+        model=options.model,
+        data=options.data,
+        methods=tuple(options.methods),
+        densities=tuple(options.density),
+        schemes=tuple(options.scheme),
+        seeds=tuple(options.seeds),
+        train_epochs=options.train_epochs,
+        change=_recipe_values(options),
+    )
+    out = provenance.check_writable(options.out)
+    dataset = data.load(options.data, data_dir=options.data_dir, download=options.download)
+    print(comparison.table(comparison.run(asked, dataset, out=out, runs=Path(options.runs))))
 
 
 def _speedup(options: argparse.Namespace) -> None:

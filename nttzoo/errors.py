@@ -48,3 +48,15 @@ class TrainingError(NttzooError, ArithmeticError):
 
 class OptionError(NttzooError, ValueError):
     """An option with a value outside its choices or range."""
+
+
+class RunError(NttzooError, RuntimeError):
+    """A run's folder or files cannot be used as asked."""
+
+
+class Interrupted(NttzooError):
+    """A run was asked to stop; its state is saved. `signal` is the number of the signal that asked."""
+
+    def __init__(self, message: str, signal: int):
+        super().__init__(message)
+        self.signal = signal

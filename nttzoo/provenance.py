@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from nttzoo.errors import OptionError
+from nttzoo.errors import OptionError, RunError
 
 PACKAGES = ("nttzoo", "jax", "jaxlib", "flax", "optax", "numpy")
 
@@ -56,6 +56,14 @@ def write_json(path: str | os.PathLike[str], content: Any) -> None:
     part = target.with_name(f".{target.name}.part")
     part.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
     os.replace(part, target)
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """The content of a JSON file, or an error that names it."""
+    try:
+        return json.loads(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from error
 
 
 def _processor() -> str:

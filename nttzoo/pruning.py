@@ -14,7 +14,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from nttzoo.errors import ModelError, OptionError, ShapeError
-from nttzoo.masks import SCHEMES, Scheme, Scores, check_density, make_masks, warn_of_empty_layers
+from nttzoo.masks import Scheme, Scores, check_density, find_scheme, make_masks, warn_of_empty_layers
 from nttzoo.nn import Path, masked_layers, merge_params, path_name, set_masks, split_params
 from nttzoo.registry import Registry
 
@@ -57,7 +57,7 @@ def prune(
     chosen = METHODS[method] if isinstance(method, str) else method
     name = method if isinstance(method, str) else "of your own"
     density = check_density(density)
-    scheme = SCHEMES[scheme] if isinstance(scheme, str) else scheme
+    scheme = find_scheme(scheme)
     seen = _what_it_may_see(batch, chosen.needs, name)
     if isinstance(key, int | np.integer):
         key = jax.random.key(int(key))

@@ -19,6 +19,7 @@ from nttzoo import console
 from nttzoo.data import Dataset, Labelled, epoch_order, standardise
 from nttzoo.errors import OptionError, ShapeError, TrainingError
 from nttzoo.nn import merge_params, split_params
+from nttzoo.pace import Pace
 from nttzoo.registry import Registry
 
 Loss = Callable[[Float[Array, "n classes"], Integer[Array, " n"]], Float[Array, " n"]]
@@ -102,7 +103,6 @@ class TrainState:
     correct: Any
 
 
-CHUNK_SECONDS = 1.0
 EVALUATION_BATCH = 500
 
 
@@ -133,7 +133,7 @@ def fit(model: nnx.Module, data: Dataset, config: TrainConfig | None = None) -> 
     state = start(params, rest, optimizer)
     history = History()
     steps = len(train) // config.batch_size
-    chunk = 1
+    pace = Pace()
     with console.progress_bar(show=config.progress) as bar:
         task = bar.add_task("training", total=config.epochs * steps, note="")
         for epoch in range(config.epochs):
@@ -142,7 +142,8 @@ def fit(model: nnx.Module, data: Dataset, config: TrainConfig | None = None) -> 
             state = replace(state, loss=jnp.zeros(()), correct=jnp.zeros((), jnp.int32))
             done = 0
             while done < steps:
-                chunk_began, stop = time.perf_counter(), min(done + chunk, steps)
+                stop = min(done + pace.chunk, steps)
+                pace.begin()
                 state = jax.block_until_ready(run(state, images, labels, moments, order, done, stop))
                 if not np.isfinite(float(state.loss)):
                     raise TrainingError(
@@ -150,9 +151,7 @@ def fit(model: nnx.Module, data: Dataset, config: TrainConfig | None = None) -> 
                         f"weights of epoch {epoch}. Try a smaller learning rate than {config.learning_rate:g}."
                     )
                 bar.update(task, advance=stop - done)
-                # Chunks as long as CHUNK_SECONDS keep the bar moving and the loop in compiled code.
-                rate = (stop - done) / (time.perf_counter() - chunk_began)
-                chunk = max(1, min(int(rate * CHUNK_SECONDS), 4 * chunk))
+                pace.done(stop - done)
                 done = stop
             seen = steps * config.batch_size
             history.train_loss.append(float(state.loss) / steps)

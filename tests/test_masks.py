@@ -58,7 +58,7 @@ def as_lists(made):
 @both
 def test_layerwise_by_hand(transform):
     scores = layers(a=[[1, 4], [3, 3]], b=[9, 9, 9, 9, 9, 9, 9, 8])
-    made = transform(lambda s: masks.layerwise(s, 0.5))(scores)
+    made = transform(lambda s: masks.make_masks(s, 0.5, "layerwise"))(scores)
     assert as_lists(made) == {"a": [[0, 1], [1, 0]], "b": [1, 1, 1, 1, 0, 0, 0, 0]}
 
 
@@ -76,7 +76,7 @@ def test_layerwise_by_hand(transform):
 )
 def test_global_by_hand(transform, density, kept):
     scores = layers(a=[[1, 4], [3, 3]], b=[3, 9, 0])
-    assert as_lists(transform(lambda s: masks.across_layers(s, density))(scores)) == kept
+    assert as_lists(transform(lambda s: masks.make_masks(s, density, "global"))(scores)) == kept
 
 
 finite = st.floats(-4, 4, width=16) | st.sampled_from([0.0, 1.0])  # coarse: many ties
@@ -124,21 +124,21 @@ def test_a_density_may_be_any_number_in_range(density):
 def test_the_density_that_the_layerwise_error_suggests_is_the_smallest_that_works(sizes):
     scores = {(f"layer{size}",): np.zeros(size, np.float32) for size in sizes}
     with pytest.raises(DensityError, match=rf"'layer{min(sizes)}' \({min(sizes)} weights\) empty") as caught:
-        masks.layerwise(scores, 1e-9)
+        masks.make_masks(scores, 1e-9)
     suggested = float(re.search(r"at least ([\d.e-]+);", str(caught.value))[1])
-    assert all(mask.any() for mask in masks.layerwise(scores, suggested).values())
+    assert all(mask.any() for mask in masks.make_masks(scores, suggested).values())
     if suggested > 2e-6:
         with pytest.raises(DensityError):
-            masks.layerwise(scores, suggested - 2e-6)
+            masks.make_masks(scores, suggested - 2e-6)
 
 
 def test_global_may_empty_a_layer_but_not_the_network():
-    made = masks.across_layers(layers(a=[1, 2], b=[3, 4]), 0.5)
+    made = masks.make_masks(layers(a=[1, 2], b=[3, 4]), 0.5, "global")
     assert as_lists(made) == {"a": [0, 0], "b": [1, 1]}
     with pytest.warns(UserWarning, match=r"no weight survived in: a\."):
         masks.warn_of_empty_layers(made)
     with pytest.raises(DensityError, match="keeps none"):
-        masks.across_layers(layers(a=[1, 2], b=[3, 4]), 0.1)
+        masks.make_masks(layers(a=[1, 2], b=[3, 4]), 0.1, "global")
 
 
 def test_an_unknown_scheme_lists_the_near_misses():
@@ -148,10 +148,25 @@ def test_an_unknown_scheme_lists_the_near_misses():
 
 
 def test_a_scheme_of_ones_own():
-    def first_only(scores, density):
-        return {path: jnp.arange(s.size).reshape(s.shape) < 1 for path, s in scores.items()}
+    def last_alone(paths):
+        return [paths[:-1], paths[-1:]]
 
-    assert as_lists(masks.make_masks(layers(a=[1, 2], b=[3]), 0.5, first_only)) == {"a": [1, 0], "b": [1]}
+    made = masks.make_masks(layers(a=[1, 2], b=[3, 4], c=[9, 8]), 0.5, last_alone)
+    assert as_lists(made) == {"a": [0, 0], "b": [1, 1], "c": [1, 0]}
+
+
+def test_one_compilation_serves_all_counts():
+    traces = []
+
+    @jax.jit
+    def keep(scores, counts):
+        traces.append(1)
+        return masks.keep_in_groups(scores, masks.across_layers(list(scores)), counts)
+
+    scores = layers(a=[1, 4], b=[3, 2])
+    assert as_lists(keep(scores, [1])) == {"a": [0, 1], "b": [0, 0]}
+    assert as_lists(keep(scores, [3])) == {"a": [0, 1], "b": [1, 1]}
+    assert len(traces) == 1
 
 
 def test_density_report_counts_each_layer_and_all():

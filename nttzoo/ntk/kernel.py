@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Integer
 
 from nttzoo.errors import ModelError, OptionError, ShapeError
 from nttzoo.nn import Path, merge_params, path_name, split_params
+from nttzoo.ntk.exchange import Exchange
 from nttzoo.ntk.layers import Affine, Rows, Share, as_rows, gram
 from nttzoo.ntk.shares import shares
 
@@ -133,6 +134,29 @@ def _cut(x: Array, block: int) -> Float[Array, "blocks block ..."]:
     return filled.reshape(-1, block, *x.shape[1:])
 
 
+def outputs_and_kernel(
+    model: nnx.Module,
+    x: Float[Array, "n ..."],
+    chosen: Integer[Array, " r"] | None,
+    *,
+    active: bool,
+    exchange: Exchange | None = None,
+) -> tuple[Float[Array, "n o"], Float[Array, "n/2 n/2 r r"]]:
+    """The outputs for a batch and the kernel between its halves, from one forward pass if that fits the memory.
+
+    With an `exchange`, the batch and the outputs are one device's part, and so are the kernel's rows; its columns are
+    all devices' second halves.
+    """
+    x1, x2 = x[: len(x) // 2], x[len(x) // 2 :]
+    if exchange:
+        y, kernels = pair_shares(model, x1, x2, chosen, False, active, partial(shares, exchange=exchange))
+        return y, exchange.own_rows_of_sum(sum(kernels.values()))  # type: ignore[arg-type]
+    if len(x) > 2 * _block_sizes(model, x1, chosen, active, default_memory(), shares)[0]:
+        return nnx.clone(model)(x), kernel_blocks(model, x1, x2, chosen, trace=False, active=active)
+    y, kernels = pair_shares(model, x1, x2, chosen, False, active)
+    return y, sum(kernels.values())  # type: ignore[return-value]
+
+
 def pair_shares(
     model: nnx.Module,
     x1: Array,
@@ -146,9 +170,10 @@ def pair_shares(
     # The same array on both sides is looked at once.
     both = x1 if x1 is x2 else jnp.concatenate([x1, x2])
     y, found = find_shares(model, both, chosen, active=active)
-    n = len(x1)
     kernels = {}
     for path, share in found.items():
+        # An exchange between devices gives shares of more examples than came in here.
+        n = len(share.rows if isinstance(share, Rows) else share.a) * len(x1) // len(both)
         one, two = (share, share) if x1 is x2 else (_examples(share, slice(n)), _examples(share, slice(n, None)))
         kernels[path] = gram(one, two, trace=trace)
     return y, kernels

@@ -20,6 +20,7 @@ from jaxtyping import Array, Bool, Float
 
 from nttzoo import convolution, nn
 from nttzoo.nn import merge_params, split_params
+from nttzoo.ntk.exchange import Exchange
 from nttzoo.taps import Call, kind_of
 
 _AFFINE = (nnx.Linear, nn.Linear, nnx.LinearGeneral, nn.LinearGeneral, nnx.Conv, nn.Conv)
@@ -57,18 +58,24 @@ class Rows:
 Share = Affine | Rows
 
 
-def share_of(calls: list[Call], cotangents: list[Float[Array, "r n ..."]], *, active: bool) -> Share:
-    """All calls of one layer together. `active`: only surviving weights count as parameters."""
+def share_of(
+    calls: list[Call], cotangents: list[Float[Array, "r n ..."]], *, active: bool, exchange: Exchange | None = None
+) -> Share:
+    """All calls of one layer together. `active`: only surviving weights count as parameters.
+
+    With an `exchange`, the share holds all devices' examples and this device's part of the layer's outputs.
+    """
     layer = calls[0].layer
     if _is_plainly_affine(layer):
-        parts = [_affine(call, b, active) for call, b in zip(calls, cotangents, strict=True)]
+        parts = [_affine(call, b, active, exchange) for call, b in zip(calls, cotangents, strict=True)]
         return Affine(
             jnp.concatenate([part.a for part in parts], 1),
             jnp.concatenate([part.b for part in parts], 4),
             parts[0].mask,
             parts[0].bias,
         )
-    return Rows(sum(_local_rows(call, b, active) for call, b in zip(calls, cotangents, strict=True)))  # type: ignore[arg-type]
+    rows: Any = sum(_local_rows(call, b, active) for call, b in zip(calls, cotangents, strict=True))
+    return Rows(exchange.own_columns(rows, 2) if exchange else rows)
 
 
 def _is_plainly_affine(layer: Any) -> bool:
@@ -82,22 +89,22 @@ def _is_plainly_affine(layer: Any) -> bool:
     return issubclass(kind, nnx.Linear) and layer.dot_general is lax.dot_general
 
 
-def _affine(call: Call, b: Float[Array, "r n ..."], active: bool) -> Affine:
-    layer, r, n = call.layer, *b.shape[:2]
+def _affine(call: Call, b: Float[Array, "r n ..."], active: bool, exchange: Exchange | None) -> Affine:
+    layer, (r, n) = call.layer, b.shape[:2]
     kind = kind_of(layer)
+    # Inputs travel before they are unfolded to patches, which are larger.
+    a = exchange.all_examples(call.inputs) if exchange else call.inputs
     if issubclass(kind, nnx.Conv):
         groups = layer.feature_group_count
-        a = _patches(layer, call.inputs)  # [n, p, taps, channels]
-        taps, channels = a.shape[2:]
-        if groups == 1:
-            a = a.reshape(n, -1, 1, taps * channels)
-        else:
-            a = a.reshape(n, -1, taps, groups, channels // groups).swapaxes(2, 3)
-            a = a.reshape(n, -1, groups, taps * channels // groups)
+        a = _patches(layer, a)  # [n, p, taps, channels]
+        positions, taps, channels = a.shape[1:]
+        if groups > 1:
+            a = a.reshape(-1, positions, taps, groups, channels // groups).swapaxes(2, 3)
+        a = a.reshape(-1, positions, groups, taps * channels // groups)
         outputs = layer.out_features
         kernel_shape = (taps * channels // groups, groups, outputs // groups)
     else:
-        groups, a = 1, call.inputs
+        groups = 1
         if issubclass(kind, nnx.LinearGeneral):
             axes = [axis % a.ndim for axis in layer.axis]
             a = jnp.moveaxis(a, axes, range(a.ndim - len(axes), a.ndim))
@@ -105,10 +112,13 @@ def _affine(call: Call, b: Float[Array, "r n ..."], active: bool) -> Affine:
         else:
             outputs = layer.out_features
         inputs = layer.kernel.size // outputs
-        a = a.reshape(n, -1, 1, inputs)
+        a = a.reshape(len(a), -1, 1, inputs)
         kernel_shape = (inputs, 1, outputs)
     b = b.reshape(r, n, -1, groups, outputs // groups).transpose(1, 0, 3, 4, 2)
     mask = layer.mask[...].reshape(kernel_shape).swapaxes(0, 1) if active and nn.is_masked(layer) else None
+    if exchange:
+        b = exchange.own_columns(b, 3)
+        mask = None if mask is None else exchange.own_part(mask, 2)
     return Affine(a.astype(b.dtype), b, mask, layer.bias is not None)
 
 

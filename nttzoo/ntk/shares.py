@@ -11,6 +11,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Integer
 
 from nttzoo.nn import Path, merge_params, path_name, split_params
+from nttzoo.ntk.exchange import Exchange
 from nttzoo.ntk.layers import Rows, Share, at_masked_point, has_rule, share_of
 from nttzoo.taps import Call, call_shapes, record
 
@@ -18,12 +19,20 @@ _warned: set[tuple[str, tuple[str, ...]]] = set()
 
 
 def shares(
-    model: nnx.Module, x: Float[Array, "n ..."], outputs: Integer[Array, " r"] | None, *, active: bool
+    model: nnx.Module,
+    x: Float[Array, "n ..."],
+    outputs: Integer[Array, " r"] | None,
+    *,
+    active: bool,
+    exchange: Exchange | None = None,
 ) -> tuple[Float[Array, "n o"], dict[Path, Share]]:
-    """The model's outputs [n, o] and, per layer, the factors of d outputs[r] / d parameters for the chosen outputs."""
+    """The model's outputs [n, o] and, per layer, the factors of d outputs[r] / d parameters for the chosen outputs.
+
+    With an `exchange`, x is one device's part of the examples, and so are the outputs; the shares are of all examples.
+    """
     tapped, uncovered = _coverage(model, x)
     shapes = [call.outputs for call in call_shapes(model, has_rule, x)]
-    rows: dict[int, Array] = {i: jnp.zeros(s.shape, s.dtype) for i, s in enumerate(shapes) if i in tapped}
+    zeros: dict[int, Array] = {i: jnp.zeros(s.shape, s.dtype) for i, s in enumerate(shapes) if i in tapped}
 
     def forward(perturbations: dict[int, Array]) -> tuple[Array, list[Call]]:
         def add(i: int, call: Call) -> Array:
@@ -38,7 +47,7 @@ def shares(
         seen.extend(calls)
         return y, [call.inputs for call in calls]
 
-    y, pull, inputs = jax.vjp(with_inputs, rows, has_aux=True)
+    y, pull, inputs = jax.vjp(with_inputs, zeros, has_aux=True)
     chosen = jnp.eye(y.shape[1], dtype=y.dtype)
     if outputs is not None:
         chosen = chosen[outputs]
@@ -50,10 +59,11 @@ def shares(
         calls, bs = grouped.setdefault(seen[i].path, ([], []))
         calls.append(Call(seen[i].path, _layer_at(model, seen[i].path), inputs[i], cotangents[i]))
         bs.append(cotangents[i])
-    found = {path: share_of(calls, bs, active=active) for path, (calls, bs) in grouped.items()}
+    found = {path: share_of(calls, bs, active=active, exchange=exchange) for path, (calls, bs) in grouped.items()}
     if uncovered:
         _warn_of_slow_parameters(model, uncovered)
-        found[("(parameters without a rule)",)] = _jacobian_rows(model, x, chosen, uncovered, active)
+        rows = _jacobian_rows(model, x, chosen, uncovered, active).rows
+        found[("(parameters without a rule)",)] = Rows(exchange.own_columns(rows, 2) if exchange else rows)
     return y, found
 
 

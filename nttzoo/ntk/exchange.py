@@ -1,0 +1,51 @@
+"""How the devices of a mesh share the work of one kernel.
+
+Each device runs the network on its own examples. A kernel needs every pair of examples, so something must travel: not
+Jacobians, which are large, but their factors. Each device gets what all examples' layers saw, and the cotangents of all
+examples at its own part of a layer's output channels. From these it makes its own columns of the Jacobian, and their
+Gram matrix; the sum of these over devices is the kernel, of which each device keeps its own rows.
+
+All functions here run inside `jax.shard_map`. A device's examples are two halves, x1 and x2, one after the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Shaped
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Between the `devices` along the mesh axis `axis`."""
+
+    axis: str
+    devices: int
+
+    def all_examples(self, x: Shaped[Array, "n ..."]) -> Shaped[Array, "devices*n ..."]:
+        """Everybody's examples: first all x1, then all x2."""
+        halves = x.reshape(2, -1, *x.shape[1:])
+        return lax.all_gather(halves, self.axis, axis=1, tiled=True).reshape(-1, *x.shape[1:])
+
+    def own_columns(self, x: Shaped[Array, "n ..."], axis: int) -> Shaped[Array, "devices*n ..."]:
+        """Everybody's examples, but only this device's part of one axis (filled up with zeros to equal parts)."""
+        x = self._filled(x, axis)
+        halves = x.reshape(2, -1, *x.shape[1:])
+        parts = lax.all_to_all(halves, self.axis, split_axis=axis + 1, concat_axis=1, tiled=True)
+        return parts.reshape(-1, *parts.shape[2:])
+
+    def own_part(self, x: Shaped[Array, "..."], axis: int) -> Shaped[Array, "..."]:
+        """This device's part of one axis of an array that all devices have."""
+        x = self._filled(x, axis)
+        size = x.shape[axis] // self.devices
+        return lax.dynamic_slice_in_dim(x, lax.axis_index(self.axis) * size, size, axis)
+
+    def own_rows_of_sum(self, kernel: Shaped[Array, "n1 ..."]) -> Shaped[Array, "n1/devices ..."]:
+        """This device's rows of the sum of everybody's kernels."""
+        return lax.psum_scatter(kernel, self.axis, scatter_dimension=0, tiled=True)
+
+    def _filled(self, x: Array, axis: int) -> Array:
+        missing = -x.shape[axis] % self.devices
+        return jnp.pad(x, [(0, missing if i == axis else 0) for i in range(x.ndim)]) if missing else x

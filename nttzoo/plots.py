@@ -1,0 +1,73 @@
+"""Every picture; the only matplotlib code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import matplotlib
+import numpy as np
+
+matplotlib.use("agg")
+import matplotlib.pyplot as plt
+
+from nttzoo.masks import density_report
+from nttzoo.ntk import empirical_ntk
+
+if TYPE_CHECKING:
+    from nttzoo.search import Found
+
+KERNEL_IMAGES = 32
+
+
+def search_report(found: Found, path: Path) -> None:
+    """Loss curves, teacher's and students' kernels side by side, density per layer."""
+    shown = found.students[:4]
+    figure, axes = plt.subplots(2, max(3, 1 + len(shown)), figsize=(4 * max(3, 1 + len(shown)), 7), squeeze=False)
+    _curves(axes[0, 0], found, "kernel", "kernel distance")
+    _curves(axes[0, 1], found, "target", "target distance")
+    _densities(axes[0, 2], found)
+    for spare in axes[0, 3:]:
+        spare.axis("off")
+    images = found.evaluation[:KERNEL_IMAGES]
+    kernels = {"teacher": empirical_ntk(found.teacher, images, outputs="trace")}
+    for student in shown:
+        kernels[student.target.name] = empirical_ntk(student.model, images, outputs="trace")
+    top = max(float(np.max(kernel)) for kernel in kernels.values())
+    for axis, (name, kernel) in zip(axes[1], kernels.items(), strict=False):
+        picture = axis.imshow(np.asarray(kernel), vmin=0, vmax=top, cmap="magma")
+        axis.set(title=f"kernel of {name}", xticks=[], yticks=[])
+    figure.colorbar(picture, ax=list(axes[1]), shrink=0.8, label="trace over outputs")
+    for spare in axes[1, len(kernels) :]:
+        spare.axis("off")
+    _save(figure, path)
+
+
+def _curves(axis: Any, found: Found, term: str, label: str) -> None:
+    for i, student in enumerate(found.students):
+        name, colour = student.target.name, f"C{i}"
+        entries = [(line["step"], line["students"][name]) for line in found.reports]
+        batches = [(step, entry[term]) for step, entry in entries if term in entry]
+        held = [(step, entry[f"held_out_{term}"]) for step, entry in entries if f"held_out_{term}" in entry]
+        axis.plot(*zip(*batches, strict=True), color=colour, alpha=0.4, linewidth=1)
+        axis.plot(*zip(*held, strict=True), color=colour, marker="o", markersize=3, label=name)
+    axis.set(xlabel="step", ylabel=label, yscale="log", title=f"{label} (line: batches; dots: held out)")
+    axis.legend(frameon=False)
+
+
+def _densities(axis: Any, found: Found) -> None:
+    width = 0.8 / len(found.students)
+    for i, student in enumerate(found.students):
+        layers = density_report(student.model).layers
+        places = np.arange(len(layers)) + i * width
+        axis.bar(places, [max(layer.density, 1e-6) for layer in layers], width, label=student.target.name)
+        axis.set_xticks(np.arange(len(layers)) + 0.4 - width / 2, [layer.name for layer in layers], rotation=30)
+    axis.set(ylabel="weights kept", yscale="log", title="density per layer")
+
+
+def _save(figure: Any, path: Path) -> None:
+    """Writes a picture whole or not at all."""
+    part = path.with_name(f".{path.name}")
+    figure.savefig(part, dpi=110, bbox_inches="tight", metadata={"Software": None})
+    plt.close(figure)
+    part.replace(path)

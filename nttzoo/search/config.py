@@ -1,0 +1,125 @@
+"""What to search for: `SearchConfig`, and the plan that follows from it: how many steps, which density when."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from nttzoo import recipes
+from nttzoo.errors import OptionError
+from nttzoo.masks import SCHEMES, check_density
+from nttzoo.recipes import Recipe
+
+EVALUATION_IMAGES = 64
+
+
+class Target(NamedTuple):
+    """What one student is to become."""
+
+    density: float
+    scheme: str
+
+    @property
+    def name(self) -> str:
+        """As entries of the zoo are called: "3pct-layerwise", "0.5pct-global"."""
+        return f"{100 * self.density:.6g}pct-{self.scheme}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchConfig:
+    """One teacher (an architecture's seed) and its students: all `densities` in all `schemes`, with one recipe.
+
+    `recipe` is a name ("ntt", "gradual"), looked up for model and data set, or a `Recipe`. `transfer` takes teacher and
+    images as arguments, and of `model` and `data` only looks at what the recipe's name needs.
+    """
+
+    model: str = "lenet300"
+    data: str = "mnist5k"
+    densities: tuple[float, ...] = (0.03,)
+    schemes: tuple[str, ...] = ("layerwise",)
+    seed: int = 0
+    recipe: Recipe = field(default="ntt")  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if isinstance(self.recipe, str):
+            object.__setattr__(self, "recipe", recipes.find(self.recipe, self.model, self.data))
+        object.__setattr__(self, "densities", tuple(check_density(density) for density in self.densities))
+        object.__setattr__(self, "schemes", tuple(self.schemes))
+        for scheme in self.schemes:
+            SCHEMES[scheme]
+        if not self.targets:
+            raise OptionError("nothing to search for: give at least one density and one scheme.")
+        if len(set(self.targets)) < len(self.targets):
+            raise OptionError(f"each student once: densities {self.densities}, schemes {self.schemes}.")
+        if self.seed < 0:
+            raise OptionError(f"seed is {self.seed}; it must be 0 or more.")
+
+    @cached_property
+    def targets(self) -> tuple[Target, ...]:
+        """The students: each density in each scheme."""
+        return tuple(Target(density, scheme) for scheme in self.schemes for density in self.densities)
+
+    @property
+    def name(self) -> str:
+        """For folders: says what is in it."""
+        densities = "+".join(f"{100 * density:.6g}" for density in self.densities)
+        return f"{self.model}-{self.data}-{densities}pct-{'+'.join(self.schemes)}-{self.recipe.name}-seed{self.seed}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON; two runs with the same dictionary end the same."""
+        content = asdict(self)
+        return {**content, "densities": list(self.densities), "schemes": list(self.schemes)}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a config means for a number of images."""
+
+    recipe: Recipe
+    images: int  # to search on
+    held_out: int  # to report kernel distances on
+    steps: int
+
+    @classmethod
+    def of(cls, recipe: Recipe, images: int) -> Plan:
+        """Splits the images and counts the steps; says so if the recipe does not fit."""
+        wanted = max(round(recipe.held_out * images), EVALUATION_IMAGES) if recipe.held_out else 0
+        held = min(wanted, images // 4 * 2)
+        left = images - held
+        if recipe.batch_size > left:
+            raise OptionError(
+                f"batch_size {recipe.batch_size} does not fit {left} images ({held} of {images} are held out): "
+                f"choose at most {left // 2 * 2}."
+            )
+        plan = cls(recipe, left, held, recipe.epochs * math.ceil(left / recipe.batch_size))
+        last = plan.last_refresh
+        if recipe.start_density is not None and last < recipe.fall * plan.steps:
+            raise OptionError(
+                f"the density is to fall until step {math.ceil(recipe.fall * plan.steps)}, but the mask is refreshed "
+                f"for the last time at step {last} of {plan.steps}: search longer, or make mask_every "
+                f"({recipe.mask_every}) or fall ({recipe.fall:g}) smaller."
+            )
+        return plan
+
+    @property
+    def last_refresh(self) -> int:
+        """In the last `mask_every` steps the mask stays."""
+        return max(self.steps - self.recipe.mask_every, 0) // self.recipe.mask_every * self.recipe.mask_every
+
+    def refreshes_at(self, step: int) -> bool:
+        """Whether the mask is taken anew when `step` steps are done."""
+        return 0 < step <= self.last_refresh and step % self.recipe.mask_every == 0
+
+    def next_event(self, step: int) -> int:
+        """The next step at which something happens between steps: a refresh or a line of metrics, or the end."""
+        return min((step // self.recipe.mask_every + 1) * self.recipe.mask_every, self.steps)
+
+    def density(self, target: float, step: int) -> float:
+        """The density of a mask taken when `step` steps are done."""
+        start = self.recipe.start_density
+        if start is None or start <= target:
+            return target
+        progress = min(step / (self.recipe.fall * self.steps), 1.0)
+        return target if progress == 1 else recipes.FALLS[self.recipe.fall_shape](start, target, progress)

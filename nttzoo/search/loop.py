@@ -1,0 +1,207 @@
+"""`transfer`: the search itself, for any model and images; and what it found."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from jax.sharding import Mesh
+from jaxtyping import Num
+
+from nttzoo import console
+from nttzoo.checkpoint import check_room
+from nttzoo.errors import DataError, Interrupted, ShapeError, TrainingError
+from nttzoo.objective import Terms
+from nttzoo.pace import Pace
+from nttzoo.search.config import EVALUATION_IMAGES, Plan, SearchConfig, Target
+from nttzoo.search.devices import agreed, is_first, make_mesh
+from nttzoo.search.journal import Journal
+from nttzoo.search.students import Preprocess, States, Students
+
+SAVE_SECONDS = 60.0
+EVALUATIONS = 20
+
+
+@dataclass(frozen=True)
+class Student:
+    """A sparse network in evaluation mode, and its distances from the teacher on held-out images."""
+
+    target: Target
+    model: nnx.Module
+    kernel_before: float
+    kernel_after: float
+    target_before: float
+    target_after: float
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search found, and its reports: one dictionary per `mask_every` steps."""
+
+    teacher: nnx.Module
+    students: tuple[Student, ...]
+    plan: Plan
+    reports: list[dict[str, Any]]
+    evaluation: Any  # the standardised images on which distances are measured
+
+
+def transfer(
+    teacher: nnx.Module,
+    images: Num[np.ndarray, "n ..."],
+    config: SearchConfig,
+    *,
+    preprocess: Preprocess | None = None,
+    devices: int | None = 1,
+    journal: Journal | None = None,
+    progress: bool = True,
+) -> Found:
+    """Finds sparse students of a teacher on unlabelled images; neither argument is changed.
+
+    `teacher` is any NNX model with outputs [n, o]. `preprocess` turns a batch of images into what the model takes, on
+    the device (None: nothing to do). `devices`: how many to spread each batch over (None: all). A `journal` keeps the
+    run on disk, so that it can go on after an interruption.
+    """
+    journal = journal or Journal()
+    mesh = make_mesh(devices, config.recipe.batch_size)
+    students, plan = prepare(teacher, images, config, preprocess, mesh)
+    state = students.start()
+    if journal.folder:
+        # Two states are kept while a third one is written.
+        check_room(journal.folder, 3 * sum(leaf.nbytes for leaf in jax.tree.leaves(state)))
+    before = students.evaluate(state)
+    state, step = journal.go_on(state)
+    state = _run(students, state, step, journal, progress and is_first())
+    after = students.evaluate(state)
+    found = tuple(
+        Student(target, students.model(one), old[1], new[1], old[0], new[0])
+        for target, one, old, new in zip(config.targets, state, before, after, strict=True)
+    )
+    return Found(students.teacher, found, plan, journal.lines, students.evaluation)
+
+
+def prepare(
+    teacher: nnx.Module, images: np.ndarray, config: SearchConfig, preprocess: Preprocess | None, mesh: Mesh | None
+) -> tuple[Students, Plan]:
+    """Checks the images, holds some of them out, and makes the students' machinery."""
+    images = np.asarray(images)
+    if images.ndim < 2 or not len(images):
+        raise ShapeError(f"images must be an array [n, ...] with n > 0; got shape {list(images.shape)}.")
+    if np.issubdtype(images.dtype, np.floating) and not np.isfinite(images).all():
+        raise DataError("the images hold NaN or infinite values.")
+    plan = Plan.of(config.recipe, len(images))
+    order = np.random.default_rng([config.seed, 2]).permutation(len(images))
+    held, searched = np.split(order, [plan.held_out])
+    evaluation = images[held] if plan.held_out else images[searched[:EVALUATION_IMAGES]]
+    nothing: Preprocess = lambda batch: batch  # noqa: E731
+    return Students(teacher, images[searched], evaluation, config, plan, preprocess or nothing, mesh), plan
+
+
+def _run(students: Students, state: States, step: int, journal: Journal, progress: bool) -> States:
+    """All steps from `step` on, in chunks; between them reports, refreshes, saves, and an ear for signals."""
+    plan, pace, saved = students.plan, Pace(), time.monotonic()
+    with _listening() as asked, console.progress_bar(show=progress) as bar:
+        task = bar.add_task("search", total=plan.steps, completed=step, note="")
+        if step == 0:
+            _report(students, state, 0, journal)
+        while step < plan.steps:
+            due = time.monotonic() - saved > SAVE_SECONDS
+            stopping, chunk, due = agreed(bool(asked), pace.chunk, due)
+            if stopping or due:
+                journal.save(step, state)
+                saved = time.monotonic()
+            if stopping:
+                raise Interrupted(_goodbye(step, plan.steps, journal), asked[0] if asked else signal.SIGTERM)
+            stop = min(step + chunk, plan.next_event(step))
+            pace.begin()
+            moved = students.advance(state, step, stop)
+            if _broken(moved):
+                _explain(students, state, step, stop, journal)
+            pace.done(stop - step)
+            state, step = moved, stop
+            note = ""
+            if step == plan.next_event(step - 1):
+                state, note = _event(students, state, step, journal)
+            bar.update(task, completed=step, **({"note": note} if note else {}))
+        journal.save(step, state)
+    return state
+
+
+def _event(students: Students, state: States, step: int, journal: Journal) -> tuple[States, str]:
+    """A report, and, where the plan says so, new masks."""
+    line = _report(students, state, step, journal)
+    state = students.reported(state)
+    if students.plan.refreshes_at(step):
+        state = students.refresh(state, step)
+    first = next(iter(line["students"].values()))
+    note = f"kernel {first['kernel']:.4g}  target {first['target']:.3g}  churn {first['churn']}"
+    return state, note if len(line["students"]) == 1 else f"{note} (first of {len(line['students'])})"
+
+
+def _report(students: Students, state: States, step: int, journal: Journal) -> dict[str, Any]:
+    """One line of metrics: means since the last report, and now and then the distances on held-out images."""
+    plan, recipe = students.plan, students.recipe
+    events = -(-plan.steps // recipe.mask_every)
+    evaluates = step in (0, plan.steps) or (step // recipe.mask_every) % max(events // EVALUATIONS, 1) == 0
+    held = students.evaluate(state) if evaluates else None
+    since = step - (step - 1) // recipe.mask_every * recipe.mask_every
+    line: dict[str, Any] = {"step": step, "students": {}}
+    for i, (target, one) in enumerate(zip(students.config.targets, state, strict=True)):
+        entry: dict[str, Any] = {"churn": int(one.churn), "density": plan.density(target.density, step)}
+        if step:
+            entry |= {name: float(term) / since for name, term in one.sums._asdict().items()}
+        if held:
+            entry |= dict(zip(("held_out_target", "held_out_kernel"), held[i], strict=True))
+        line["students"][target.name] = entry
+    journal.report(line)
+    return line
+
+
+def _broken(state: States) -> list[str]:
+    """The terms of the loss that are not finite in some student."""
+    return [name for name in Terms._fields if not all(np.isfinite(float(getattr(one.sums, name))) for one in state)]
+
+
+def _explain(students: Students, state: States, start: int, stop: int, journal: Journal) -> None:
+    """Finds the step and the term that broke, saves the last good state, and raises."""
+    for step in range(start, stop):
+        moved = students.advance(state, step, step + 1)
+        if not (names := _broken(moved)):
+            state = moved
+            continue
+        journal.save(step, state)
+        where = f" The state before it is kept in {journal.folder}." if journal.folder else ""
+        raise TrainingError(
+            f"the loss is not finite at step {step + 1}: look at its {' and '.join(names)} term.{where} Try a smaller "
+            f"learning_rate than {students.recipe.learning_rate:g} or kernel_weight than "
+            f"{students.recipe.kernel_weight:g}."
+        )
+
+
+def _goodbye(step: int, steps: int, journal: Journal) -> str:
+    if journal.folder:
+        return f"stopped at step {step} of {steps}; the same command goes on from there."
+    return f"stopped at step {step} of {steps}; nothing was saved, because the run has no folder."
+
+
+@contextmanager
+def _listening() -> Iterator[list[int]]:
+    """A list that gets the number of a signal that asks to stop, instead of the process being stopped at once."""
+    asked: list[int] = []
+    before = {}
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            before[number] = signal.signal(number, lambda received, _: asked.append(received))
+    except ValueError:
+        pass  # signals can be caught in the main thread only
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,190 @@
+"""`run`: a search by names, from data set to report, in a folder of its own."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from nttzoo import architectures, checkpoint, console, cost, data, masks, provenance
+from nttzoo.data import standardise
+from nttzoo.search.config import Plan, SearchConfig
+from nttzoo.search.devices import is_first, make_mesh
+from nttzoo.search.journal import Journal
+from nttzoo.search.loop import Found, prepare, transfer
+from nttzoo.search.students import Preprocess
+
+DRY_STEPS = 3
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a finished run found, as in its summary.json; `print` shows tables and the next command to type."""
+
+    folder: Path
+    content: dict[str, Any]
+
+    def __str__(self) -> str:
+        entries = self.content["students"]
+        rows = [
+            (
+                name,
+                f"{entry['kernel_before']:.4g}",
+                f"{entry['kernel_after']:.4g}",
+                f"{entry['kernel_before'] / max(entry['kernel_after'], 1e-30):.1f}x",
+                f"{entry['target_after']:.3g}",
+                f"{entry['speedup']['theoretical']:.1f}x",
+            )
+            for name, entry in entries.items()
+        ]
+        columns = ("student", "kernel distance before", "after", "nearer", "target distance", "speed-up")
+        parts = [console.table("", columns, rows)]
+        layers = [layer["name"] for layer in next(iter(entries.values()))["density"]]
+        per_layer = [
+            (name, *(f"{layer['kept'] / layer['size']:.2%}" for layer in entry["density"]))
+            for name, entry in entries.items()
+        ]
+        parts.append(console.table("", ("density per layer", *layers), per_layer))
+        config = self.content["config"]
+        first = self.folder / "students" / next(iter(entries))
+        parts.append(f"Picture: {self.folder / 'report.png'}")
+        parts.append(f"Next, train it: python scripts/train.py --start {first} --data {config['data']}")
+        return "\n\n".join(parts)
+
+
+def run(
+    config: SearchConfig,
+    *,
+    out: str | Path | None = None,
+    fresh: bool = False,
+    devices: int | None = None,
+    data_dir: str | None = None,
+    download: bool = False,
+    progress: bool = True,
+) -> Summary:
+    """Searches in the folder `out` (by default runs/<name of the config>), or goes on where an earlier run stopped.
+
+    A finished run is not repeated. `fresh` starts over. `devices`: how many to use (None: all that there are).
+    """
+    folder = Path(out) if out else Path("runs") / config.name
+    teacher, images, preprocess = ingredients(config, data_dir, download)
+    make_mesh(devices, config.recipe.batch_size)
+    Plan.of(config.recipe, len(images))  # both refuse an unfitting config before the folder is touched
+    journal = Journal(folder, config.to_dict(), fresh=fresh)
+    try:
+        if not (folder / "summary.json").exists():
+            began = time.perf_counter()
+            found = transfer(
+                teacher,
+                images,
+                config,
+                preprocess=preprocess,
+                devices=devices,
+                journal=journal,
+                progress=progress,
+            )
+            if is_first():
+                _write(found, config, folder, time.perf_counter() - began)
+        return Summary(folder, provenance.read_json(folder / "summary.json") if is_first() else {})
+    finally:
+        journal.close()
+
+
+def ingredients(config: SearchConfig, data_dir: str | None, download: bool) -> tuple[Any, Any, Preprocess]:
+    """(teacher, unlabelled images, how to standardise them): the labels stay behind here."""
+    dataset = data.load(config.data, data_dir=data_dir, download=download)
+    shapes: dict[str, Any] = {"num_classes": dataset.num_classes, "input_shape": dataset.input_shape}
+    teacher = architectures.create(config.model, rngs=config.seed, **shapes)
+    moments = {"mean": jnp.asarray(dataset.mean), "std": jnp.asarray(dataset.std)}
+    return teacher, dataset.train.without_labels().images, partial(standardise, **moments)
+
+
+def dry_run(
+    config: SearchConfig, *, devices: int | None = None, data_dir: str | None = None, download: bool = False
+) -> str:
+    """The plan, and what it costs, measured on a few steps; writes nothing."""
+    teacher, images, preprocess = ingredients(config, data_dir, download)
+    mesh = make_mesh(devices, config.recipe.batch_size)
+    students, plan = prepare(teacher, images, config, preprocess, mesh)
+    state = students.start()
+    memory = students.lowered(state).compile().memory_analysis()
+    jax.block_until_ready(students.advance(state, 0, 1))
+    began = time.perf_counter()
+    jax.block_until_ready(students.advance(state, 0, DRY_STEPS))
+    seconds = (time.perf_counter() - began) / DRY_STEPS
+    size = memory.temp_size_in_bytes + memory.argument_size_in_bytes + memory.output_size_in_bytes
+    rows = [
+        ("students", ", ".join(target.name for target in config.targets)),
+        ("images", f"{plan.images:,} to search on, {plan.held_out} held out"),
+        ("devices", mesh.size if mesh else 1),
+        ("steps", f"{plan.steps:,} ({config.recipe.epochs} epochs, batch {config.recipe.batch_size})"),
+        ("memory", f"{size / 2**20:,.0f} MiB per device"),
+        ("time", f"{_duration(seconds * plan.steps)} ({1000 * seconds:.1f} ms per step)"),
+        *((name, value) for name, value in asdict(config.recipe).items() if name not in ("epochs", "batch_size")),
+    ]
+    return console.table(f"{config.model} on {config.data}, seed {config.seed}", ("", ""), rows)
+
+
+def _duration(seconds: float) -> str:
+    minutes = seconds / 60
+    return f"{seconds:.0f} s" if minutes < 2 else f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
+
+
+def _write(found: Found, config: SearchConfig, folder: Path, seconds: float) -> None:
+    from nttzoo import plots  # matplotlib is slow to import
+
+    students = {}
+    for student in found.students:
+        name = student.target.name
+        model: Any = student.model
+        about = {
+            "architecture": config.model,
+            "num_classes": model.num_classes,
+            "input_shape": list(model.input_shape),
+            "data": config.data,
+            "density": student.target.density,
+            "scheme": student.target.scheme,
+            "recipe": config.recipe.name,
+            "seed": config.seed,
+        }
+        save_student(folder / "students" / name, model, about)
+        students[name] = {
+            "density": [asdict(layer) for layer in masks.density_report(model).layers],
+            "speedup": cost.speedup(model).to_dict(),
+            **{
+                key: getattr(student, key) for key in ("kernel_before", "kernel_after", "target_before", "target_after")
+            },
+        }
+    plots.search_report(found, folder / "report.png")
+    content = {
+        "config": config.to_dict(),
+        "steps": found.plan.steps,
+        "seconds_of_last_session": round(seconds, 1),
+        "students": students,
+        **provenance.origin(),
+    }
+    provenance.write_json(folder / "summary.json", content)
+
+
+def save_student(folder: Path, model: Any, about: dict[str, Any]) -> None:
+    """Writes a sparse model of the registry: its arrays, and what is needed to build it again."""
+    folder.mkdir(parents=True, exist_ok=True)
+    checkpoint.save_arrays(folder / "arrays", checkpoint.pack(model))
+    provenance.write_json(folder / "model.json", about)
+
+
+def load_student(folder: Path) -> tuple[Any, dict[str, Any]]:
+    """(model in evaluation mode, what its model.json says): what `save_student` wrote."""
+    about = provenance.read_json(folder / "model.json")
+    shape = tuple(about["input_shape"])
+    model = architectures.create(
+        about["architecture"], num_classes=about["num_classes"], input_shape=shape, rngs=about["seed"]
+    )
+    checkpoint.unpack(model, checkpoint.load_arrays(folder / "arrays"))
+    model.eval()
+    return model, about

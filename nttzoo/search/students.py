@@ -1,0 +1,257 @@
+"""The students of one teacher, and what happens to them on the devices: steps, refreshes of masks, evaluation.
+
+All students share each step's batch and the teacher's outputs and kernel on it; apart from that, each is on its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from jax import lax
+from jax.sharding import Mesh, PartitionSpec
+from jaxtyping import Array, Float, Integer, Key, Num
+
+from nttzoo import masks, pruning
+from nttzoo.errors import OptionError
+from nttzoo.nn import Mask, masked_layers, set_masks, sparsify
+from nttzoo.ntk.exchange import Exchange
+from nttzoo.ntk.kernel import check_inputs, empirical_ntk
+from nttzoo.objective import Behaviour, Terms, behaviour, distances, ntt_loss
+from nttzoo.search.config import EVALUATION_IMAGES, Plan, SearchConfig
+from nttzoo.search.devices import AXIS
+
+Preprocess = Callable[[Num[Array, "n ..."]], Float[Array, "n ..."]]
+LOGIT_SNIP_IMAGES = 128
+# The teacher's kernel between all images is kept if it takes no more than this: then no step computes it again.
+CACHE_BYTES = 2**28
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class State:
+    """A student between two steps. `sums` adds up the terms of the loss since the last report."""
+
+    params: Any
+    masks: Any
+    optimizer: Any
+    sums: Terms
+    churn: Integer[Array, ""]  # weights that entered or left at the last refresh
+
+
+States = tuple[State, ...]
+
+
+def draw_batch(key: Key[Array, ""], images: int, size: int) -> Integer[Array, " size"]:
+    """Different indices below `images`, every ordered choice equally likely."""
+    if 2 * size > images:
+        return jax.random.permutation(key, images)[:size]
+
+    # A permutation of all images would cost more than a small network's step. Instead: draw, and draw again whatever
+    # repeats an earlier index. All images are treated alike, so no choice is more likely than another.
+    def repeats(chosen: Array) -> Array:
+        same = chosen[:, None] == chosen[None, :]
+        return jnp.any(jnp.tril(same, -1), axis=1)
+
+    def again(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        key, chosen = carry
+        key, now = jax.random.split(key)
+        return key, jnp.where(repeats(chosen), jax.random.randint(now, (size,), 0, images), chosen)
+
+    start = (key, jnp.zeros(size, jnp.int32))
+    return lax.while_loop(lambda carry: jnp.any(repeats(carry[1])), again, start)[1]
+
+
+class Students:
+    """Makes the students' first state and moves it on. `images` [n, ...] are those to search on."""
+
+    def __init__(
+        self,
+        teacher: nnx.Module,
+        images: np.ndarray,
+        evaluation: np.ndarray,
+        config: SearchConfig,
+        plan: Plan,
+        preprocess: Preprocess,
+        mesh: Mesh | None,
+    ):
+        self.config, self.plan, self.recipe, self.mesh = config, plan, config.recipe, mesh
+        self.preprocess = preprocess
+        self.optimizer = optax.adam(self.recipe.learning_rate)
+        self.exchange = Exchange(AXIS, mesh.size) if mesh else None
+        teacher = sparsify(teacher)
+        teacher.eval()
+        self.teacher = teacher
+        self.graph, self.teacher_params, self.full_masks, self.others = nnx.split(teacher, nnx.Param, Mask, ...)
+        self.sizes = {path: layer.kernel.size for path, layer in masked_layers(teacher).items()}
+        example = preprocess(jnp.asarray(images[:2]))
+        check_inputs(teacher, example, None)
+        self.num_outputs = jax.eval_shape(lambda x: nnx.clone(teacher)(x), example).shape[1]
+        if self.recipe.outputs is not None and self.recipe.outputs > self.num_outputs:
+            raise OptionError(f"cannot sample {self.recipe.outputs} of {self.num_outputs} outputs.")
+
+        self.images, self.scoring = self._everywhere(images), images[:LOGIT_SNIP_IMAGES]
+        self.evaluation = preprocess(jnp.asarray(evaluation[: min(len(evaluation), EVALUATION_IMAGES) // 2 * 2]))
+        self.key = self._everywhere(jax.random.key_data(jax.random.key(config.seed)))
+        self.cached = self._everywhere(self._teacher_on_all(images)) if self._cache_pays() else None
+        self._advance = self._compiled()
+        self._refresh = {scheme: jax.jit(partial(self._new_mask, scheme)) for scheme in config.schemes}
+        self._evaluate = jax.jit(self._distances)
+
+    def start(self) -> States:
+        """Before the first step: the teacher's weights, and masks by magnitude or, for `global`, by Logit-SNIP."""
+        states = []
+        for target in self.config.targets:
+            student = nnx.clone(self.teacher)
+            density = self.plan.density(target.density, 0)
+            if target.scheme == "global":
+                batch = self.preprocess(jnp.asarray(self.scoring))
+                pruning.prune(student, "logit_snip", density=density, scheme="global", batch=batch)
+            else:
+                pruning.prune(student, "magnitude", density=density, scheme=target.scheme)
+            _, params, kept, _ = nnx.split(student, nnx.Param, Mask, ...)
+            states.append(State(params, kept, self.optimizer.init(params), _zeros(), jnp.zeros((), jnp.int32)))
+        return self._everywhere(tuple(states))
+
+    def advance(self, states: States, start: int, stop: int) -> States:
+        """Steps start ... stop - 1. The bounds are traced: chunks of any length share one compilation."""
+        return self._advance(states, *self._fixed(), np.int32(start), np.int32(stop))
+
+    def lowered(self, states: States) -> Any:
+        """The program of `advance`, not yet compiled, to look at."""
+        return self._advance.lower(states, *self._fixed(), np.int32(0), np.int32(1))
+
+    def refresh(self, states: States, step: int) -> States:
+        """Takes every student's mask anew from its magnitudes, at the density that the plan has for this step."""
+        refreshed = []
+        for state, target in zip(states, self.config.targets, strict=True):
+            density = self.plan.density(target.density, step)
+            counts = np.array(masks.kept_counts(self.sizes, density, target.scheme), np.int32)
+            kept, churn = self._refresh[target.scheme](state.params, state.masks, counts)
+            refreshed.append(replace(state, masks=kept, churn=churn))
+        return tuple(refreshed)
+
+    def evaluate(self, states: States) -> list[tuple[float, float]]:
+        """Each student's (target, kernel) distances on the evaluation images, with all outputs."""
+        return [(float(t), float(k)) for t, k in (self._evaluate(s.params, s.masks) for s in states)]
+
+    def reported(self, states: States) -> States:
+        """The states with sums that begin anew."""
+        return tuple(replace(state, sums=self._everywhere(_zeros())) for state in states)
+
+    def model(self, state: State) -> Any:
+        """A student as a model in evaluation mode, on the host's own device."""
+        params, kept = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), (state.params, state.masks))
+        return nnx.merge(self.graph, params, kept, self.others, copy=True)
+
+    # What runs on the devices.
+
+    def _fixed(self) -> tuple[Any, ...]:
+        return self.teacher_params, self.images, self.cached, self.key
+
+    def _everywhere(self, tree: Any) -> Any:
+        """On every device of the mesh, whole."""
+        if self.mesh is None:
+            return jax.tree.map(jnp.asarray, tree)
+        return jax.device_put(tree, jax.NamedSharding(self.mesh, PartitionSpec()))
+
+    def _compiled(self) -> Any:
+        if self.mesh is None:
+            return jax.jit(self._run)
+        whole = PartitionSpec()
+        return jax.jit(jax.shard_map(self._run, mesh=self.mesh, in_specs=whole, out_specs=whole, check_vma=False))
+
+    def _run(
+        self,
+        states: States,
+        teacher_params: Any,
+        images: Array,
+        cached: Behaviour | None,
+        key: Array,
+        start: Array,
+        stop: Array,
+    ) -> States:
+        def step(i: Array, states: States) -> States:
+            batch_key, outputs_key = jax.random.split(jax.random.fold_in(jax.random.wrap_key_data(key), i))
+            batch = draw_batch(batch_key, len(images), self.recipe.batch_size)
+            mine = self._own_part(batch)
+            outputs = None
+            if self.recipe.outputs is not None:
+                outputs = jax.random.permutation(outputs_key, self.num_outputs)[: self.recipe.outputs]
+            x = self.preprocess(images[mine])
+            if cached is None:
+                teacher = nnx.merge(self.graph, teacher_params, self.full_masks, self.others, copy=True)
+                seen = behaviour(teacher, x, outputs, exchange=self.exchange)
+            else:
+                seen = _looked_up(cached, mine, batch[len(batch) // 2 :], outputs)
+            targets = self.config.targets
+            return tuple(self._step(s, t.density, seen, x, outputs) for s, t in zip(states, targets, strict=True))
+
+        return lax.fori_loop(start, stop, step, states)
+
+    def _own_part(self, batch: Integer[Array, " n"]) -> Integer[Array, " n/devices"]:
+        """This device's part of both halves of the batch."""
+        if self.exchange is None:
+            return batch
+        return self.exchange.own_part(batch.reshape(2, -1), 1).reshape(-1)
+
+    def _step(self, state: State, density: float, teacher: Behaviour, x: Array, outputs: Array | None) -> State:
+        """One student's step of Adam."""
+
+        def loss(params: Any) -> tuple[Array, Terms]:
+            student = nnx.merge(self.graph, params, state.masks, self.others, copy=True)
+            options: dict[str, Any] = {"density": density, "weights": self.recipe, "tangents": self.recipe.tangents}
+            return ntt_loss(student, teacher, x, outputs, exchange=self.exchange, **options)
+
+        grads, terms = jax.grad(loss, has_aux=True)(state.params)
+        if self.exchange:
+            grads, terms = lax.pmean((grads, terms), self.exchange.axis)
+        updates, optimizer = self.optimizer.update(grads, state.optimizer, state.params)
+        params = optax.apply_updates(state.params, updates)
+        return replace(state, params=params, optimizer=optimizer, sums=jax.tree.map(jnp.add, state.sums, terms))
+
+    def _new_mask(self, scheme: str, params: Any, kept: Any, counts: Array) -> tuple[Any, Array]:
+        """The mask of the largest magnitudes, and how many weights entered or left."""
+        model = nnx.merge(self.graph, params, kept, self.others, copy=True)
+        layers = masked_layers(model)
+        groups = masks.find_scheme(scheme)(list(layers))
+        made = masks.keep_in_groups(pruning.magnitude_scores(model), groups, list(counts))
+        changed: Any = sum(jnp.sum(made[path] != layer.mask[...], dtype=jnp.int32) for path, layer in layers.items())
+        set_masks(model, made)
+        return nnx.state(model, Mask), changed
+
+    def _distances(self, params: Any, kept: Any) -> tuple[Array, Array]:
+        student = nnx.merge(self.graph, params, kept, self.others, copy=True)
+        seen = behaviour(self.teacher, self.evaluation)
+        return distances(behaviour(student, self.evaluation, tangents=self.recipe.tangents), seen)
+
+    # The teacher on all images, for small sets that are seen again and again.
+
+    def _cache_pays(self) -> bool:
+        images, outputs = self.images.shape[0], self.num_outputs
+        fits = 4 * (images * outputs) ** 2 <= CACHE_BYTES
+        # Each step would compute a quarter of the entries that a batch has among its own images.
+        return fits and self.plan.steps * self.recipe.batch_size**2 > 4 * images**2
+
+    def _teacher_on_all(self, images: np.ndarray) -> Behaviour:
+        x = self.preprocess(jnp.asarray(images))
+        return Behaviour(nnx.clone(self.teacher)(x), empirical_ntk(self.teacher, x))
+
+
+def _looked_up(cached: Behaviour, mine: Array, columns: Array, outputs: Array | None) -> Behaviour:
+    rows = mine[: len(mine) // 2]
+    kernel = cached.kernel[rows[:, None], columns[None, :]]
+    if outputs is not None:
+        kernel = kernel[:, :, outputs[:, None], outputs[None, :]]
+    return Behaviour(cached.outputs[mine], kernel)
+
+
+def _zeros() -> Terms:
+    return Terms(*(jnp.zeros(()) for _ in Terms._fields))
