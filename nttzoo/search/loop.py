@@ -125,10 +125,10 @@ def _run(students: Students, state: States, step: int, journal: Journal, progres
                 _explain(students, state, step, stop, journal)
             pace.done(stop - step)
             state, step = moved, stop
-            note = ""
+            bar.update(task, completed=step)
             if step == plan.next_event(step - 1):
                 state, note = _event(students, state, step, journal)
-            bar.update(task, completed=step, **({"note": note} if note else {}))
+                bar.update(task, note=note)
         journal.save(step, state)
     return state
 

@@ -20,6 +20,7 @@ from nttzoo.search.loop import Found, prepare, transfer
 from nttzoo.search.students import Preprocess
 
 DRY_STEPS = 3
+DISTANCES = ("kernel_before", "kernel_after", "target_before", "target_after")
 
 
 @dataclass(frozen=True)
@@ -156,9 +157,7 @@ def _write(found: Found, config: SearchConfig, folder: Path, seconds: float) -> 
         students[name] = {
             "density": [asdict(layer) for layer in masks.density_report(model).layers],
             "speedup": cost.speedup(model).to_dict(),
-            **{
-                key: getattr(student, key) for key in ("kernel_before", "kernel_after", "target_before", "target_after")
-            },
+            **{key: getattr(student, key) for key in DISTANCES},
         }
     plots.search_report(found, folder / "report.png")
     content = {

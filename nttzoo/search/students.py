@@ -89,7 +89,8 @@ class Students:
         teacher = sparsify(teacher)
         teacher.eval()
         self.teacher = teacher
-        self.graph, self.teacher_params, self.full_masks, self.others = nnx.split(teacher, nnx.Param, Mask, ...)
+        parts: Any = nnx.split(teacher, nnx.Param, Mask, ...)
+        self.graph, self.teacher_params, self.full_masks, self.others = parts
         self.sizes = {path: layer.kernel.size for path, layer in masked_layers(teacher).items()}
         example = preprocess(jnp.asarray(images[:2]))
         check_inputs(teacher, example, None)
