@@ -70,6 +70,18 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("--runs", metavar="FOLDER", default="runs", help="where searches are kept (default: runs)")
     compare.add_argument("--out", metavar="FILE", required=True, help="the comparison as JSON; grows case by case")
 
+    visual = _command(commands, "visualise", _visualise, "follow teacher and student while they learn zeros and ones")
+    visual.add_argument("--model", default="lenet300", help="lenet300 or lenet5 (default: lenet300)")
+    visual.add_argument(
+        "--data", default="mnist5k", help="data set whose first two classes are used (default: mnist5k)"
+    )
+    _data_options(visual)
+    visual.add_argument("--seed", type=int, default=0, help="(default: 0)")
+    visual.add_argument("--epochs", type=int, help="full-batch steps of the search (default: the paper's 5000)")
+    visual.add_argument("--steps", type=int, default=200, help="steps of gradient descent (default: 200)")
+    visual.add_argument("--runs", metavar="FOLDER", default="runs", help="where the search is kept (default: runs)")
+    visual.add_argument("--out", metavar="FILE", required=True, help="the numbers as JSON, and the picture beside it")
+
     speedup = _command(commands, "speedup", _speedup, "multiply-adds of a sparse network and what it could save")
     _model_options(speedup)
     speedup.add_argument("--json", action="store_true", help="print JSON instead of a table")
@@ -95,6 +107,7 @@ def _search_parser(commands: Any) -> None:
     _recipe_options(search)
     search.add_argument("--out", metavar="FOLDER", help="the run's folder (default: runs/<what it is>)")
     search.add_argument("--fresh", action="store_true", help="start over instead of going on where the run stopped")
+    search.add_argument("--save-every", type=float, default=60, help="seconds between saved states (default: 60)")
     search.add_argument("--dry-run", action="store_true", help="print the plan, memory and time; search nothing")
     search.add_argument("--devices", type=int, help="how many devices share each batch (default: all)")
     search.add_argument("--distributed", action="store_true", help="join other hosts (SLURM, TPU pod, JAX_* variables)")
@@ -198,7 +211,7 @@ def _search(options: argparse.Namespace) -> None:
     if options.dry_run:
         print(search.dry_run(config, **where))
         return
-    summary = search.run(config, out=options.out, fresh=options.fresh, **where)
+    summary = search.run(config, out=options.out, fresh=options.fresh, save_every=options.save_every, **where)
     if summary.content:  # on the first host only
         print(summary)
 
@@ -219,6 +232,22 @@ def _compare(options: argparse.Namespace) -> None:
     out = provenance.check_writable(options.out)
     dataset = data.load(options.data, data_dir=options.data_dir, download=options.download)
     print(comparison.table(comparison.run(asked, dataset, out=out, runs=Path(options.runs))))
+
+
+def _visualise(options: argparse.Namespace) -> None:
+    from nttzoo import data, plots, provenance, search, trajectories
+
+    out = provenance.check_writable(options.out)
+    dataset = data.load(options.data, data_dir=options.data_dir, download=options.download)
+    asked = {name: getattr(options, name) for name in ("model", "data", "seed", "epochs")}
+    journal = search.Journal(Path(options.runs) / f"visual-{options.model}-seed{options.seed}", asked)
+    kept = {"seed": options.seed, "steps": options.steps, "epochs": options.epochs}
+    seen = trajectories.follow(options.model, dataset, **kept, journal=journal)
+    provenance.write_json(out, {**seen.to_dict(), **provenance.origin()})
+    plots.trajectories(seen, out.with_suffix(".png"))
+    for who, distance in seen.distances().items():
+        print(f"{who}: mean distance from the teacher's path {distance:.4f}")
+    print(f"Picture: {out.with_suffix('.png')}")
 
 
 def _speedup(options: argparse.Namespace) -> None:

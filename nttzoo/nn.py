@@ -153,6 +153,13 @@ def split_params(model: nnx.Module) -> tuple[Any, Any, Any]:
     return graph, params, rest[0]
 
 
+def split_masked(model: nnx.Module) -> tuple[Any, Any, Any, Any]:
+    """(graph, parameters, masks, everything else); `nnx.merge` puts it together again."""
+    parts: Any = nnx.split(model, nnx.Param, Mask, ...)
+    graph, params, masks, rest = parts
+    return graph, params, masks, rest
+
+
 def merge_params(graph: Any, params: Any, rest: Any) -> Any:
     """The model again, as a copy: what its forward pass changes (random streams, statistics) stays with the copy."""
     return nnx.merge(graph, params, rest, copy=True)

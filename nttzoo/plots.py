@@ -16,6 +16,7 @@ from nttzoo.ntk import empirical_ntk
 
 if TYPE_CHECKING:
     from nttzoo.search import Found
+    from nttzoo.trajectories import Trajectories
 
 KERNEL_IMAGES = 32
 
@@ -23,7 +24,8 @@ KERNEL_IMAGES = 32
 def search_report(found: Found, path: Path) -> None:
     """Loss curves, teacher's and students' kernels side by side, density per layer."""
     shown = found.students[:4]
-    figure, axes = plt.subplots(2, max(3, 1 + len(shown)), figsize=(4 * max(3, 1 + len(shown)), 7), squeeze=False)
+    columns = max(3, 1 + len(shown))
+    figure, axes = plt.subplots(2, columns, figsize=(4.5 * columns, 7.5), layout="constrained")
     _curves(axes[0, 0], found, "kernel", "kernel distance")
     _curves(axes[0, 1], found, "target", "target distance")
     _densities(axes[0, 2], found)
@@ -43,6 +45,25 @@ def search_report(found: Found, path: Path) -> None:
     _save(figure, path)
 
 
+def trajectories(seen: Trajectories, path: Path) -> None:
+    """The search's losses, the training losses, and the paths of the outputs, averaged over each class."""
+    figure, axes = plt.subplots(1, 3, figsize=(15, 4.5), layout="constrained")
+    _curves(axes[0], seen.found, "kernel", "kernel distance")
+    styles = {"teacher": "C0-", "student": "C1-", "random": "C2-", "linearised teacher": "C0--"}
+    for who, losses in seen.losses().items():
+        axes[1].plot(losses, styles[who], label=who)
+    axes[1].set(xlabel="step of gradient descent", ylabel="loss", yscale="log", title="training loss")
+    axes[1].legend(frameon=False)
+    for who, outputs in seen.outputs.items():
+        for digit in (0, 1):
+            mean = outputs[:, seen.targets[:, digit] == 1].mean(1)
+            axes[2].plot(*mean.T, styles[who], label=who if digit == 0 else None)
+            axes[2].plot(*mean[0], "k.", markersize=4)
+            axes[2].annotate(str(digit), seen.targets[seen.targets[:, digit] == 1][0], fontsize=14, ha="center")
+    axes[2].set(xlabel="output 0", ylabel="output 1", title="mean outputs for zeros and ones")
+    _save(figure, path)
+
+
 def _curves(axis: Any, found: Found, term: str, label: str) -> None:
     for i, student in enumerate(found.students):
         name, colour = student.target.name, f"C{i}"
@@ -51,7 +72,7 @@ def _curves(axis: Any, found: Found, term: str, label: str) -> None:
         held = [(step, entry[f"held_out_{term}"]) for step, entry in entries if f"held_out_{term}" in entry]
         axis.plot(*zip(*batches, strict=True), color=colour, alpha=0.4, linewidth=1)
         axis.plot(*zip(*held, strict=True), color=colour, marker="o", markersize=3, label=name)
-    axis.set(xlabel="step", ylabel=label, yscale="log", title=f"{label} (line: batches; dots: held out)")
+    axis.set(xlabel="step", ylabel=label, yscale="log", title=f"{label}\nline: batches, dots: held out")
     axis.legend(frameon=False)
 
 

@@ -69,9 +69,10 @@ class Recipe(Weights):
             if getattr(self, field) < 1:
                 raise OptionError(f"{field} is {getattr(self, field)}; it must be 1 or more.")
         if self.batch_size < 2 or self.batch_size % 2:
+            even = max(self.batch_size // 2 * 2, 2)
             raise OptionError(
                 f"batch_size is {self.batch_size}; a kernel is taken between its two halves, so it must be even: "
-                f"for example {max(self.batch_size // 2 * 2, 2)} or {self.batch_size // 2 * 2 + 2}."
+                f"for example {even} or {even + 2}."
             )
         if not self.learning_rate > 0:
             raise OptionError(f"learning_rate is {self.learning_rate}; it must be positive.")

@@ -1,13 +1,15 @@
 """Neural Tangent Transfer: from a dense network to sparse ones that start and learn like it, without labels."""
 
+from nttzoo.errors import Interrupted
+from nttzoo.search.command import Summary, dry_run, load_student, run, save_student
 from nttzoo.search.config import SearchConfig, Target
 from nttzoo.search.devices import start_distributed
 from nttzoo.search.journal import Journal
 from nttzoo.search.loop import Found, Student, transfer
-from nttzoo.search.run import Summary, dry_run, load_student, run, save_student
 
 __all__ = [
     "Found",
+    "Interrupted",
     "Journal",
     "SearchConfig",
     "Student",

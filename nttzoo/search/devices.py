@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
@@ -33,9 +35,11 @@ def make_mesh(devices: int | None, batch_size: int) -> Mesh | None:
 
 
 def start_distributed() -> None:
-    """Joins the other hosts; on SLURM and TPU pods JAX finds them itself, elsewhere from its own JAX_* variables."""
+    """Joins the other hosts; on SLURM and TPU pods JAX finds them itself, elsewhere three variables name them."""
+    count, own = (os.environ.get(name) for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID"))
     try:
-        jax.distributed.initialize()
+        # JAX itself reads only JAX_COORDINATOR_ADDRESS.
+        jax.distributed.initialize(num_processes=int(count) if count else None, process_id=int(own) if own else None)
     except (RuntimeError, ValueError) as error:
         raise OptionError(
             f"could not join the other hosts: {error}. --distributed is for SLURM jobs, TPU pods, or processes that "

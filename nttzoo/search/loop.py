@@ -60,13 +60,14 @@ def transfer(
     preprocess: Preprocess | None = None,
     devices: int | None = 1,
     journal: Journal | None = None,
+    save_every: float = SAVE_SECONDS,
     progress: bool = True,
 ) -> Found:
     """Finds sparse students of a teacher on unlabelled images; neither argument is changed.
 
     `teacher` is any NNX model with outputs [n, o]. `preprocess` turns a batch of images into what the model takes, on
     the device (None: nothing to do). `devices`: how many to spread each batch over (None: all). A `journal` keeps the
-    run on disk, so that it can go on after an interruption.
+    run on disk, `save_every` so many seconds, so that it can go on after an interruption.
     """
     journal = journal or Journal()
     mesh = make_mesh(devices, config.recipe.batch_size)
@@ -77,7 +78,7 @@ def transfer(
         check_room(journal.folder, 3 * sum(leaf.nbytes for leaf in jax.tree.leaves(state)))
     before = students.evaluate(state)
     state, step = journal.go_on(state)
-    state = _run(students, state, step, journal, progress and is_first())
+    state = _run(students, state, step, journal, save_every, progress and is_first())
     after = students.evaluate(state)
     found = tuple(
         Student(target, students.model(one), old[1], new[1], old[0], new[0])
@@ -103,15 +104,15 @@ def prepare(
     return Students(teacher, images[searched], evaluation, config, plan, preprocess or nothing, mesh), plan
 
 
-def _run(students: Students, state: States, step: int, journal: Journal, progress: bool) -> States:
+def _run(students: Students, state: States, step: int, journal: Journal, save_every: float, progress: bool) -> States:
     """All steps from `step` on, in chunks; between them reports, refreshes, saves, and an ear for signals."""
     plan, pace, saved = students.plan, Pace(), time.monotonic()
     with _listening() as asked, console.progress_bar(show=progress) as bar:
         task = bar.add_task("search", total=plan.steps, completed=step, note="")
-        if step == 0:
+        if not journal.lines:
             _report(students, state, 0, journal)
         while step < plan.steps:
-            due = time.monotonic() - saved > SAVE_SECONDS
+            due = time.monotonic() - saved > save_every
             stopping, chunk, due = agreed(bool(asked), pace.chunk, due)
             if stopping or due:
                 journal.save(step, state)

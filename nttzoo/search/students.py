@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, Integer, Key, Num
 
 from nttzoo import masks, pruning
 from nttzoo.errors import OptionError
-from nttzoo.nn import Mask, masked_layers, set_masks, sparsify
+from nttzoo.nn import Mask, masked_layers, set_masks, sparsify, split_masked
 from nttzoo.ntk.exchange import Exchange
 from nttzoo.ntk.kernel import check_inputs, empirical_ntk
 from nttzoo.objective import Behaviour, Terms, behaviour, distances, ntt_loss
@@ -65,7 +65,8 @@ def draw_batch(key: Key[Array, ""], images: int, size: int) -> Integer[Array, " 
         key, now = jax.random.split(key)
         return key, jnp.where(repeats(chosen), jax.random.randint(now, (size,), 0, images), chosen)
 
-    start = (key, jnp.zeros(size, jnp.int32))
+    key, first = jax.random.split(key)
+    start = (key, jax.random.randint(first, (size,), 0, images))
     return lax.while_loop(lambda carry: jnp.any(repeats(carry[1])), again, start)[1]
 
 
@@ -89,8 +90,7 @@ class Students:
         teacher = sparsify(teacher)
         teacher.eval()
         self.teacher = teacher
-        parts: Any = nnx.split(teacher, nnx.Param, Mask, ...)
-        self.graph, self.teacher_params, self.full_masks, self.others = parts
+        self.graph, self.teacher_params, self.full_masks, self.others = split_masked(teacher)
         self.sizes = {path: layer.kernel.size for path, layer in masked_layers(teacher).items()}
         example = preprocess(jnp.asarray(images[:2]))
         check_inputs(teacher, example, None)
@@ -99,7 +99,10 @@ class Students:
             raise OptionError(f"cannot sample {self.recipe.outputs} of {self.num_outputs} outputs.")
 
         self.images, self.scoring = self._everywhere(images), images[:LOGIT_SNIP_IMAGES]
-        self.evaluation = preprocess(jnp.asarray(evaluation[: min(len(evaluation), EVALUATION_IMAGES) // 2 * 2]))
+        evaluation = evaluation[: min(len(evaluation), EVALUATION_IMAGES) // 2 * 2]
+        self.evaluation = self._everywhere(preprocess(jnp.asarray(evaluation)))
+        # Arrays go into compiled code as arguments: XLA would spend minutes on folding constants.
+        self.teacher_seen = jax.jit(self._behaviour)(self.teacher_params, self.full_masks, self.evaluation)
         self.key = self._everywhere(jax.random.key_data(jax.random.key(config.seed)))
         self.cached = self._everywhere(self._teacher_on_all(images)) if self._cache_pays() else None
         self._advance = self._compiled()
@@ -117,7 +120,7 @@ class Students:
                 pruning.prune(student, "logit_snip", density=density, scheme="global", batch=batch)
             else:
                 pruning.prune(student, "magnitude", density=density, scheme=target.scheme)
-            _, params, kept, _ = nnx.split(student, nnx.Param, Mask, ...)
+            _, params, kept, _ = split_masked(student)
             states.append(State(params, kept, self.optimizer.init(params), _zeros(), jnp.zeros((), jnp.int32)))
         return self._everywhere(tuple(states))
 
@@ -141,7 +144,8 @@ class Students:
 
     def evaluate(self, states: States) -> list[tuple[float, float]]:
         """Each student's (target, kernel) distances on the evaluation images, with all outputs."""
-        return [(float(t), float(k)) for t, k in (self._evaluate(s.params, s.masks) for s in states)]
+        found = (self._evaluate(s.params, s.masks, self.evaluation, self.teacher_seen) for s in states)
+        return [(float(target), float(kernel)) for target, kernel in found]
 
     def reported(self, states: States) -> States:
         """The states with sums that begin anew."""
@@ -228,10 +232,12 @@ class Students:
         set_masks(model, made)
         return nnx.state(model, Mask), changed
 
-    def _distances(self, params: Any, kept: Any) -> tuple[Array, Array]:
-        student = nnx.merge(self.graph, params, kept, self.others, copy=True)
-        seen = behaviour(self.teacher, self.evaluation)
-        return distances(behaviour(student, self.evaluation, tangents=self.recipe.tangents), seen)
+    def _behaviour(self, params: Any, kept: Any, x: Array) -> Behaviour:
+        model = nnx.merge(self.graph, params, kept, self.others, copy=True)
+        return behaviour(model, x, tangents=self.recipe.tangents)
+
+    def _distances(self, params: Any, kept: Any, x: Array, teacher: Behaviour) -> tuple[Array, Array]:
+        return distances(self._behaviour(params, kept, x), teacher)
 
     # The teacher on all images, for small sets that are seen again and again.
 

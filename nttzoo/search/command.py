@@ -16,7 +16,7 @@ from nttzoo.data import standardise
 from nttzoo.search.config import Plan, SearchConfig
 from nttzoo.search.devices import is_first, make_mesh
 from nttzoo.search.journal import Journal
-from nttzoo.search.loop import Found, prepare, transfer
+from nttzoo.search.loop import SAVE_SECONDS, Found, prepare, transfer
 from nttzoo.search.students import Preprocess
 
 DRY_STEPS = 3
@@ -66,11 +66,13 @@ def run(
     devices: int | None = None,
     data_dir: str | None = None,
     download: bool = False,
+    save_every: float = SAVE_SECONDS,
     progress: bool = True,
 ) -> Summary:
     """Searches in the folder `out` (by default runs/<name of the config>), or goes on where an earlier run stopped.
 
     A finished run is not repeated. `fresh` starts over. `devices`: how many to use (None: all that there are).
+    `save_every`: seconds between saved states, from which a killed run goes on.
     """
     folder = Path(out) if out else Path("runs") / config.name
     teacher, images, preprocess = ingredients(config, data_dir, download)
@@ -87,6 +89,7 @@ def run(
                 preprocess=preprocess,
                 devices=devices,
                 journal=journal,
+                save_every=save_every,
                 progress=progress,
             )
             if is_first():

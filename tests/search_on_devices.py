@@ -1,0 +1,55 @@
+"""Run as a program by test_search_devices.py: a small search on as many devices as the environment has.
+
+search_on_devices.py OUT MODEL TANGENTS OUTPUTS DEVICES [STOP_AFTER]: students go to OUT as .npz (first process only).
+"""
+
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from nttzoo import architectures, checkpoint, search
+from nttzoo.recipes import Recipe
+from nttzoo.search import loop
+
+SHAPES = {"lenet300": (4, 4, 1), "lenet5": (16, 16, 1)}
+
+
+def main():
+    out, model, tangents, outputs, devices, *stop = sys.argv[1:]
+    if devices == "distributed":
+        search.start_distributed()
+    recipe = Recipe(
+        name="tiny",
+        epochs=1,
+        batch_size=32,
+        learning_rate=1e-3,
+        kernel_weight=0.1,
+        weight_decay=1e-4,
+        mask_every=2,
+        tangents=tangents,
+        outputs=int(outputs) or None,
+    )
+    config = search.SearchConfig(densities=(0.2,), schemes=("layerwise", "global"), recipe=recipe)
+    teacher = architectures.create(model, input_shape=SHAPES[model], num_classes=3, rngs=0)
+    images = np.random.default_rng(0).normal(size=(200, *SHAPES[model])).astype(np.float32)
+    journal = search.Journal(Path(out).with_suffix(".run"), config.to_dict()) if stop else None
+    if stop and int(stop[0]):
+        real, calls = loop.agreed, iter(range(99))
+        loop.agreed = lambda asked, chunk, save: (next(calls) == int(stop[0]), *real(asked, 1, save)[1:])
+    used = None if devices == "distributed" else int(devices)
+    try:
+        found = search.transfer(teacher, images, config, devices=used, journal=journal, progress=False)
+    except search.Interrupted:
+        return
+    arrays = {}
+    for student in found.students:
+        arrays |= {f"{student.target.name}/{k}": v for k, v in checkpoint.pack(student.model).items()}
+        arrays[f"{student.target.name}/after"] = np.array(student.kernel_after)
+    if jax.process_index() == 0:
+        np.savez(out, **arrays)
+
+
+if __name__ == "__main__":
+    main()
