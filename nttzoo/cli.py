@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nttzoo import __version__
-from nttzoo.errors import Interrupted, NttzooError
+from nttzoo.errors import Interrupted, NttzooError, OptionError
 
 # Names are checked by the registries behind them, which know the near misses; importing those takes seconds, so
 # `--help` does without.
@@ -78,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     _data_options(visual)
     visual.add_argument("--seed", type=int, default=0, help="(default: 0)")
     visual.add_argument("--epochs", type=int, help="full-batch steps of the search (default: the paper's 5000)")
+    visual.add_argument("--tangents", help="all or active: whose derivatives the search matches")
     visual.add_argument("--steps", type=int, default=200, help="steps of gradient descent (default: 200)")
     visual.add_argument("--runs", metavar="FOLDER", default="runs", help="where the search is kept (default: runs)")
     visual.add_argument("--out", metavar="FILE", required=True, help="the numbers as JSON, and the picture beside it")
@@ -87,8 +88,9 @@ def _parser() -> argparse.ArgumentParser:
     speedup.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
     bench = _command(commands, "bench", _bench, "measure speed against a peer")
-    bench.add_argument("what", choices=["train", "ntk"], help="train: Conv-4 steps against PyTorch; ntk: kernel steps")
-    bench.add_argument("--peer-python", required=True, help="Python of an environment that has the peer installed")
+    what = "train: Conv-4 steps against PyTorch; ntk: kernel steps against neural-tangents; search: the loop itself"
+    bench.add_argument("what", choices=["train", "ntk", "search"], help=what)
+    bench.add_argument("--peer-python", help="Python of an environment that has the peer installed (train, ntk)")
     bench.add_argument("--growth", action="store_true", help="ntk: also over batches of 16 to 256 (ten minutes more)")
     bench.add_argument("--out", metavar="FILE", help="write the result as JSON")
     return parser
@@ -239,9 +241,9 @@ def _visualise(options: argparse.Namespace) -> None:
 
     out = provenance.check_writable(options.out)
     dataset = data.load(options.data, data_dir=options.data_dir, download=options.download)
-    asked = {name: getattr(options, name) for name in ("model", "data", "seed", "epochs")}
-    journal = search.Journal(Path(options.runs) / f"visual-{options.model}-seed{options.seed}", asked)
-    kept = {"seed": options.seed, "steps": options.steps, "epochs": options.epochs}
+    asked = {name: getattr(options, name) for name in ("model", "data", "seed", "epochs", "tangents")}
+    journal = search.Journal(Path(options.runs) / out.stem, asked)
+    kept = {name: getattr(options, name) for name in ("seed", "steps", "epochs", "tangents")}
     seen = trajectories.follow(options.model, dataset, **kept, journal=journal)
     provenance.write_json(out, {**seen.to_dict(), **provenance.origin()})
     plots.trajectories(seen, out.with_suffix(".png"))
@@ -264,17 +266,21 @@ def _speedup(options: argparse.Namespace) -> None:
 
 def _bench(options: argparse.Namespace) -> None:
     from nttzoo import provenance
-    from nttzoo.bench import ntk, train
+    from nttzoo.bench import ntk, search, train
 
     if options.out:
         provenance.check_writable(options.out)
-    if options.what == "train":
+    if options.what != "search" and not options.peer_python:
+        raise OptionError("name the peer's environment with --peer-python.")
+    if options.what == "search":
+        result = search.run()
+    elif options.what == "train":
         result = train.run(peer_python=options.peer_python)
     else:
         result = ntk.run(peer_python=options.peer_python, growth=options.growth)
-    print(json.dumps(result, indent=1))
     if options.out:
         provenance.write_json(options.out, result)
+    print(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":

@@ -54,6 +54,7 @@ class Trajectories:
             "images": len(self.targets),
             "density": DENSITY,
             "search_steps": self.found.plan.steps,
+            "tangents": self.found.plan.recipe.tangents,
             "kernel_before": student.kernel_before,
             "kernel_after": student.kernel_after,
             "mean_distance_from_teacher": self.distances(),
@@ -62,18 +63,25 @@ class Trajectories:
 
 
 def follow(
-    model: str, dataset: Dataset, *, seed: int = 0, steps: int = 200, epochs: int | None = None, journal: Journal
+    model: str,
+    dataset: Dataset,
+    *,
+    seed: int = 0,
+    steps: int = 200,
+    epochs: int | None = None,
+    tangents: str | None = None,
+    journal: Journal,
 ) -> Trajectories:
     """Searches a student on zeros and ones, trains all networks for `steps` steps and follows their outputs.
 
-    `epochs`: steps of the search (None: the paper's 5000).
+    `epochs`: steps of the search (None: the paper's 5000). `tangents`: of the search (None: the recipe's).
     """
     if model not in recipes.VISUAL:
         raise UnknownName("architecture with a recipe for zeros and ones", model, recipes.VISUAL)
     x, targets = _zeros_and_ones(dataset)
     teacher = architectures.create(model, num_classes=2, input_shape=dataset.input_shape, rngs=seed)
     teacher.eval()
-    recipe = recipes.VISUAL[model].change(epochs=epochs)
+    recipe = recipes.VISUAL[model].change(epochs=epochs, tangents=tangents)
     config = SearchConfig(model=model, data=dataset.name, densities=(DENSITY,), seed=seed, recipe=recipe)
     found = search.transfer(teacher, np.asarray(x), config, journal=journal)
     pruned = pruning.prune(nnx.clone(teacher), "random", density=DENSITY, key=seed)

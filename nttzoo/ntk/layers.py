@@ -237,5 +237,13 @@ def _gram_of_single_position(one: Affine, two: Affine, trace: bool) -> Array:
         inputs = a1 @ a2.T + bias
         cotangents = _gram_of_rows(b1, b2, trace)
         return inputs * cotangents if trace else inputs[:, :, None, None] * cotangents
-    inputs = (a1[:, None] * a2[None]) @ one.mask[0].astype(a1.dtype) + bias
-    return jnp.einsum("nmc,nrc,mrc->nm" if trace else "nmc,nrc,msc->nmrs", inputs, b1, b2)
+    inputs = (a2[:, None] * a1[None]) @ one.mask[0].astype(a1.dtype) + bias  # [m, n, c]
+    if trace:
+        return jnp.einsum("mnc,nmc->nm", inputs, jnp.einsum("nrc,mrc->nmc", b1, b2))
+
+    # Example by example of the second set, the sum over c is a matrix product, and what it multiplies stays small.
+    def column(pair: tuple[Array, Array]) -> Float[Array, "n r r"]:
+        weighted = (pair[0][:, None] * b1).reshape(-1, b1.shape[2])
+        return (weighted @ pair[1].T).reshape(*b1.shape[:2], -1)
+
+    return lax.map(column, (inputs, b2)).swapaxes(0, 1)

@@ -154,6 +154,10 @@ class Students:
     def model(self, state: State) -> Any:
         """A student as a model in evaluation mode, on the host's own device."""
         params, kept = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), (state.params, state.masks))
+        return self.merged(params, kept)
+
+    def merged(self, params: Any, kept: Any) -> Any:
+        """The model that has these parameters and masks."""
         return nnx.merge(self.graph, params, kept, self.others, copy=True)
 
     # What runs on the devices.
@@ -192,7 +196,7 @@ class Students:
                 outputs = jax.random.permutation(outputs_key, self.num_outputs)[: self.recipe.outputs]
             x = self.preprocess(images[mine])
             if cached is None:
-                teacher = nnx.merge(self.graph, teacher_params, self.full_masks, self.others, copy=True)
+                teacher = self.merged(teacher_params, self.full_masks)
                 seen = behaviour(teacher, x, outputs, exchange=self.exchange)
             else:
                 seen = _looked_up(cached, mine, batch[len(batch) // 2 :], outputs)
@@ -211,7 +215,7 @@ class Students:
         """One student's step of Adam."""
 
         def loss(params: Any) -> tuple[Array, Terms]:
-            student = nnx.merge(self.graph, params, state.masks, self.others, copy=True)
+            student = self.merged(params, state.masks)
             options: dict[str, Any] = {"density": density, "weights": self.recipe, "tangents": self.recipe.tangents}
             return ntt_loss(student, teacher, x, outputs, exchange=self.exchange, **options)
 
@@ -224,7 +228,7 @@ class Students:
 
     def _new_mask(self, scheme: str, params: Any, kept: Any, counts: Array) -> tuple[Any, Array]:
         """The mask of the largest magnitudes, and how many weights entered or left."""
-        model = nnx.merge(self.graph, params, kept, self.others, copy=True)
+        model = self.merged(params, kept)
         layers = masked_layers(model)
         groups = masks.find_scheme(scheme)(list(layers))
         made = masks.keep_in_groups(pruning.magnitude_scores(model), groups, list(counts))
@@ -233,7 +237,7 @@ class Students:
         return nnx.state(model, Mask), changed
 
     def _behaviour(self, params: Any, kept: Any, x: Array) -> Behaviour:
-        model = nnx.merge(self.graph, params, kept, self.others, copy=True)
+        model = self.merged(params, kept)
         return behaviour(model, x, tangents=self.recipe.tangents)
 
     def _distances(self, params: Any, kept: Any, x: Array, teacher: Behaviour) -> tuple[Array, Array]:
