@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from nttzoo.pruning import prune as prune
     from nttzoo.training import TrainConfig as TrainConfig
     from nttzoo.training import fit as fit
+    from nttzoo.zoo import info as info
+    from nttzoo.zoo import list_models as list_models
+    from nttzoo.zoo import load as load
 
 _ROOMS = (
     "architectures",
@@ -31,9 +34,13 @@ _ROOMS = (
     "masks",
     "nn",
     "ntk",
+    "objective",
     "pruning",
+    "recipes",
+    "search",
     "taps",
     "training",
+    "zoo",
 )
 _NAMES = {
     "sparsify": "nn",
@@ -44,6 +51,9 @@ _NAMES = {
     "Speedup": "cost",
     "empirical_ntk": "ntk",
     "kernel_distance": "ntk",
+    "load": "zoo",
+    "info": "zoo",
+    "list_models": "zoo",
 }
 
 __all__ = ["__version__", *_NAMES, *_ROOMS]

@@ -76,7 +76,8 @@ def pack(model: nnx.Module) -> dict[str, np.ndarray]:
     for path, layer in layers.items():
         mask = np.asarray(layer.mask[...])
         packed[f"{path_name(path)}.mask"] = np.packbits(mask.reshape(-1))
-        packed[f"{path_name(path)}.kernel"] = np.asarray(layer.kernel[...])[mask]
+        if mask.any():  # Orbax does not store empty arrays
+            packed[f"{path_name(path)}.kernel"] = np.asarray(layer.kernel[...])[mask]
     kernels = {(*path, "kernel") for path in layers}
     for path, value in nnx.to_flat_state(nnx.state(model, nnx.Param)):
         if path not in kernels:
@@ -92,7 +93,8 @@ def unpack(model: nnx.Module, packed: dict[str, Any]) -> None:
         bits = np.unpackbits(np.asarray(packed[f"{path_name(path)}.mask"]), count=layer.mask.size)
         mask = bits.astype(bool).reshape(layer.mask.shape)
         kernel = np.zeros(layer.kernel.shape, layer.kernel.dtype)
-        kernel[mask] = np.asarray(packed[f"{path_name(path)}.kernel"])
+        if mask.any():
+            kernel[mask] = np.asarray(packed[f"{path_name(path)}.kernel"])
         layer.mask[...], layer.kernel[...] = jnp.asarray(mask), jnp.asarray(kernel)
     for path, value in nnx.to_flat_state(nnx.state(model, nnx.Param)):
         if path not in kernels:

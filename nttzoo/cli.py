@@ -83,6 +83,26 @@ def _parser() -> argparse.ArgumentParser:
     visual.add_argument("--runs", metavar="FOLDER", default="runs", help="where the search is kept (default: runs)")
     visual.add_argument("--out", metavar="FILE", required=True, help="the numbers as JSON, and the picture beside it")
 
+    listing = _command(commands, "list", _list, "the published networks")
+    listing.add_argument("pattern", nargs="?", default="*", help="such as 'conv4-*' (default: all)")
+    listing.add_argument("--data", help="only those of a data set")
+    listing.add_argument("--density", type=float, help="only those of a density")
+    listing.add_argument("--scheme", help="only those of a scheme")
+    listing.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+    about = _command(commands, "info", _info, "what is known of a published network")
+    about.add_argument("name")
+    about.add_argument("--json", action="store_true", help="print JSON instead of its card")
+
+    verify = _command(commands, "verify", _verify, "check every file of every published network")
+    verify.add_argument("--json", action="store_true", help="print JSON")
+
+    publish = _command(commands, "publish", _publish, "make entries of the zoo from finished comparisons")
+    publish.add_argument("comparison", nargs="+", help="JSON files of `nttzoo compare`")
+    publish.add_argument("--runs", metavar="FOLDER", required=True, help="where the comparison's searches are")
+    publish.add_argument("--home", metavar="FOLDER", default=".", help="the zoo's folder (default: this one)")
+    _data_options(publish)
+
     speedup = _command(commands, "speedup", _speedup, "multiply-adds of a sparse network and what it could save")
     _model_options(speedup)
     speedup.add_argument("--json", action="store_true", help="print JSON instead of a table")
@@ -250,6 +270,44 @@ def _visualise(options: argparse.Namespace) -> None:
     for who, distance in seen.distances().items():
         print(f"{who}: mean distance from the teacher's path {distance:.4f}")
     print(f"Picture: {out.with_suffix('.png')}")
+
+
+def _list(options: argparse.Namespace) -> None:
+    from nttzoo import console, zoo
+
+    names = zoo.list_models(options.pattern, dataset=options.data, density=options.density, scheme=options.scheme)
+    if options.json:
+        print(json.dumps(names))
+        return
+    rows = []
+    for entry in map(zoo.info, names):
+        accuracy = f"{100 * entry.metrics['chosen']['test_accuracy']:.2f}"
+        rows.append((entry.name, accuracy, f"{entry.speedup['theoretical']:.1f}x", f"{entry.size / 1000:.0f} kB"))
+    print(console.table("", ("network", "test accuracy, %", "speed-up", "size"), rows))
+
+
+def _info(options: argparse.Namespace) -> None:
+    from nttzoo import card, zoo
+
+    entry = zoo.info(options.name)
+    print(json.dumps(entry.metrics) if options.json else card.card(entry.metrics))
+
+
+def _verify(options: argparse.Namespace) -> None:
+    from nttzoo import zoo
+
+    names = zoo.verify()
+    print(json.dumps(names) if options.json else f"{len(names)} networks are exactly as published.")
+
+
+def _publish(options: argparse.Namespace) -> None:
+    from nttzoo import data, provenance, publish
+
+    for comparison in map(Path, options.comparison):
+        name = provenance.read_json(comparison)["comparison"]["data"]
+        dataset = data.load(name, data_dir=options.data_dir, download=options.download)
+        for entry in publish.publish(comparison, dataset, runs=Path(options.runs), home=Path(options.home)):
+            print(entry)
 
 
 def _speedup(options: argparse.Namespace) -> None:

@@ -43,6 +43,12 @@ class Comparison:
         content = asdict(self)
         return {key: list(value) if isinstance(value, tuple) else value for key, value in content.items()}
 
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> Comparison:
+        """What `to_dict` gave."""
+        values: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in content.items()}
+        return cls(**values)
+
     def config(self, method: str, seed: int) -> search.SearchConfig:
         """The search that finds all students of one method and seed at once."""
         # The fall of the density is the one thing in which the methods differ.

@@ -60,3 +60,7 @@ class Interrupted(NttzooError):
     def __init__(self, message: str, signal: int):
         super().__init__(message)
         self.signal = signal
+
+
+class ZooError(NttzooError, RuntimeError):
+    """An entry of the zoo is damaged, or made for another version."""

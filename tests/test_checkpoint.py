@@ -23,6 +23,17 @@ def test_pack_and_unpack_give_the_same_function_from_few_bytes():
         assert (theirs.kernel[...] == 0).sum() >= (~theirs.mask[...]).sum(), "pruned weights come back as zeros"
 
 
+def test_an_emptied_layer_can_be_stored(tmp_path):
+    model = architectures.create("lenet300", rngs=0)
+    model.linear3.mask[...] = jnp.zeros_like(model.linear3.mask[...])
+    checkpoint.save_arrays(tmp_path / "arrays", checkpoint.pack(model))
+    other = architectures.create("lenet300", rngs=1)
+    checkpoint.unpack(other, checkpoint.load_arrays(tmp_path / "arrays"))
+    assert not other.linear3.mask[...].any()
+    x = jnp.ones((1, 28, 28, 1))
+    np.testing.assert_array_equal(model(x), other(x))
+
+
 def test_arrays_come_back_as_they_were_and_a_new_save_replaces_the_old(tmp_path):
     first = {"a.mask": np.arange(5, dtype=np.uint8), "b": np.array([[1.5, np.pi]], np.float32)}
     checkpoint.save_arrays(tmp_path / "arrays", first)

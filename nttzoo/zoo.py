@@ -1,0 +1,233 @@
+"""The published networks: find them by name, check them, load them.
+
+An entry is two folders, `models/<name>/` for people and `checkpoints/<name>/` for machines, and a manifest with the
+size and SHA-256 of every file of both; the index, `models/index.json`, holds the manifests' hashes. Nothing of an
+entry is opened before all of it has been checked. Entries come with the package; NTTZOO_HOME names a folder with more.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Num
+
+from nttzoo import architectures, provenance
+from nttzoo.data import standardise
+from nttzoo.errors import OptionError, RunError, UnknownName, ZooError
+
+FORMAT = 1
+Weights = Literal["init", "trained"]
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """What a network's inputs need: images of `shape`, standardised with `mean` and `std`; what its outputs mean."""
+
+    shape: tuple[int, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    classes: tuple[str, ...]
+
+    def standardise(self, images: Num[np.ndarray, "n h w c"]) -> Float[Array, "n h w c"]:
+        """Raw images (uint8, or floats from 0 to 1) as the network takes them."""
+        return standardise(jnp.asarray(images), jnp.asarray(self.mean), jnp.asarray(self.std))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A published network. `metrics` is all that is known of it, as in its metrics.json."""
+
+    name: str
+    architecture: str
+    dataset: str
+    density: float
+    scheme: str
+    recipe: dict[str, Any]
+    seed: int
+    layers: tuple[dict[str, Any], ...]  # name, size and kept weights of each
+    speedup: dict[str, Any]
+    licence: str
+    command: str
+    size: int  # bytes of all its files
+    metrics: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where an entry lies, and what its files must be."""
+
+    home: Path
+    name: str
+    manifest_hash: str
+
+    @property
+    def folders(self) -> tuple[Path, Path]:
+        return self.home / "models" / self.name, self.home / "checkpoints" / self.name
+
+    @property
+    def manifest(self) -> Path:
+        return self.home / "checkpoints" / self.name / "manifest.json"
+
+
+def homes() -> list[Path]:
+    """The folders that hold entries: the package's own, and NTTZOO_HOME."""
+    package = Path(__file__).parent
+    own = package / "_zoo" if (package / "_zoo").is_dir() else package.parent
+    extra = os.environ.get("NTTZOO_HOME")
+    return [own, *([Path(extra)] if extra else [])]
+
+
+def _places() -> dict[str, _Place]:
+    found = {}
+    for home in homes():
+        index = home / "models" / "index.json"
+        if index.exists():
+            for name, entry in read_index(home).items():
+                found[name] = _Place(home, name, entry["manifest_sha256"])
+    return found
+
+
+def read_index(home: Path) -> dict[str, dict[str, Any]]:
+    """{name: what the index says of it} of one folder."""
+    content = provenance.read_json(home / "models" / "index.json")
+    if content.get("format") != FORMAT:
+        raise ZooError(
+            f"{home / 'models' / 'index.json'} has format {content.get('format')}; this version of nttzoo reads "
+            f"{FORMAT}. Update nttzoo."
+        )
+    return content["entries"]
+
+
+def list_models(
+    pattern: str = "*", *, dataset: str | None = None, density: float | None = None, scheme: str | None = None
+) -> list[str]:
+    """The names of published networks, sorted: `list_models("conv4-*", density=0.01)`."""
+    wanted = {"dataset": dataset, "density": density, "scheme": scheme}
+    chosen = []
+    for home in homes():
+        if not (home / "models" / "index.json").exists():
+            continue
+        for name, entry in read_index(home).items():
+            fits = all(value is None or entry[key] == value for key, value in wanted.items())
+            if fits and fnmatch.fnmatchcase(name, pattern):
+                chosen.append(name)
+    return sorted(set(chosen))
+
+
+def _find(name: str) -> _Place:
+    places = _places()
+    # Looked up, never joined to a path: a name such as "../x" is simply unknown.
+    if not isinstance(name, str) or name not in places:
+        raise UnknownName("published network", name, places)
+    return places[name]
+
+
+def info(name: str) -> Entry:
+    """All that is known of a published network."""
+    place = _find(name)
+    check(place)
+    metrics = provenance.read_json(place.folders[0] / "metrics.json")
+    keys = ("name", "architecture", "dataset", "density", "scheme", "recipe", "seed", "speedup", "licence", "command")
+    size = sum(path.stat().st_size for folder in place.folders for path in folder.rglob("*") if path.is_file())
+    return Entry(**{key: metrics[key] for key in keys}, layers=tuple(metrics["layers"]), size=size, metrics=metrics)
+
+
+def load(name: str | Path, *, weights: Weights = "init") -> architectures.Network:
+    """A sparse network, masks and weights set, in evaluation mode, ready for any optax loop.
+
+    A str is the name of a published network; a Path is the folder of a search of one's own, or of one of its students.
+    `weights`: "init", the sparse initialisation, or "trained". What the inputs need is in `model.input_spec`.
+    """
+    from nttzoo import checkpoint  # Orbax takes a while to import
+
+    if weights not in ("init", "trained"):
+        raise OptionError(f"weights={weights!r} is not one of 'init', 'trained'.")
+    if isinstance(name, Path):
+        return _load_own(name, weights)
+    place = _find(name)
+    check(place)
+    metrics = provenance.read_json(place.folders[0] / "metrics.json")
+    model = _build(metrics)
+    arrays = place.folders[1] / weights
+    if not arrays.is_dir():
+        raise ZooError(f"{name!r} has no {weights} weights.")
+    checkpoint.unpack(model, checkpoint.load_arrays(arrays))
+    model.eval()
+    return model
+
+
+def _build(metrics: dict[str, Any]) -> Any:
+    spec = InputSpec(
+        tuple(metrics["input_shape"]), tuple(metrics["mean"]), tuple(metrics["std"]), tuple(metrics["classes"])
+    )
+    model: Any = architectures.create(
+        metrics["architecture"], num_classes=len(spec.classes), input_shape=spec.shape, rngs=metrics["seed"]
+    )
+    model.input_spec = spec
+    return model
+
+
+def _load_own(folder: Path, weights: Weights) -> Any:
+    from nttzoo import search
+
+    students = [folder] if (folder / "model.json").exists() else sorted((folder / "students").glob("*"))
+    if len(students) != 1:
+        names = ", ".join(student.name for student in students)
+        raise RunError(
+            f"{folder} holds {len(students)} students{': ' + names if names else ''}. Give the folder of one of them."
+        )
+    return search.load_student(students[0] / "trained" if weights == "trained" else students[0])[0]
+
+
+# Checking.
+
+
+def check(place: _Place) -> None:
+    """Raises, with the file's name, unless an entry's files are exactly those of its manifest."""
+    if not place.manifest.is_file() or place.manifest.is_symlink():
+        raise ZooError(f"{place.manifest} is missing. Install nttzoo again.")
+    if sha256(place.manifest) != place.manifest_hash:
+        raise ZooError(f"{place.manifest} is not the one in the index: it was changed. Install nttzoo again.")
+    listed = provenance.read_json(place.manifest)["files"]
+    present = files_of(place.home, place.name)
+    for extra in sorted(present.keys() - listed.keys()):
+        raise ZooError(f"{place.home / extra} does not belong to {place.name!r}. Remove it.")
+    for name, expected in listed.items():
+        path = place.home / name
+        if name not in present:
+            raise ZooError(f"{path} of {place.name!r} is missing. Install nttzoo again.")
+        if path.stat().st_size != expected["size"] or sha256(path) != expected["sha256"]:
+            raise ZooError(f"{path} of {place.name!r} was changed or cut short. Install nttzoo again.")
+
+
+def files_of(home: Path, name: str) -> dict[str, Path]:
+    """{path below home: path} of all files of an entry but its manifest; a symbolic link is refused."""
+    found = {}
+    for folder in (home / "models" / name, home / "checkpoints" / name):
+        for path in sorted([folder, *folder.rglob("*")]):
+            if path.is_symlink():
+                raise ZooError(f"{path} is a symbolic link; entries hold files only.")
+            if path.is_file() and path != home / "checkpoints" / name / "manifest.json":
+                found[path.relative_to(home).as_posix()] = path
+    return found
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file, as hex digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def verify() -> list[str]:
+    """Checks all entries; returns their names, or raises at the first one that is not as published."""
+    places = _places()
+    for place in places.values():
+        check(place)
+    return sorted(places)

@@ -1,0 +1,211 @@
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from huggingface_hub import ModelCard
+
+import nttzoo
+from nttzoo import card, cli, comparison, data, masks, publish, search, training, zoo
+from nttzoo.errors import NttzooError, OptionError, RunError, UnknownName, ZooError
+from nttzoo.nn import masked_layers
+
+NAME = "lenet300-mnist5k-2pct-global"
+ASKED = comparison.Comparison(
+    model="lenet300",
+    data="mnist5k",
+    methods=("ntt", "random", "dense"),
+    densities=(0.02, 0.055),
+    schemes=("global",),
+    seeds=(0,),
+    train_epochs=1,
+    change={"epochs": 1, "mask_every": 20},
+)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """(home of a small zoo, its runs): made by a real search and training."""
+    folder = tmp_path_factory.mktemp("zoo")
+    dataset = data.load("mnist5k")
+    comparison.run(ASKED, dataset, out=folder / "c.json", runs=folder / "runs")
+    publish.publish(folder / "c.json", dataset, runs=folder / "runs", home=folder / "home")
+    return folder / "home", folder / "runs"
+
+
+@pytest.fixture
+def home(made, tmp_path, monkeypatch):
+    """A copy that may be damaged."""
+    shutil.copytree(made[0], tmp_path / "home")
+    monkeypatch.setenv("NTTZOO_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def test_names_can_be_listed_and_filtered(home):
+    ours = [NAME, "lenet300-mnist5k-5.5pct-global"]
+    assert set(nttzoo.list_models()) >= set(ours)
+    assert nttzoo.list_models("*-mnist5k-*") == ours
+    assert nttzoo.list_models("*-mnist5k-*", density=0.02) == [NAME]
+    assert nttzoo.list_models("*-mnist5k-*", scheme="layerwise") == []
+    assert nttzoo.list_models(dataset="mnist5k") == ours
+
+
+def test_a_loaded_network_is_the_searchs_student(home, made):
+    model = nttzoo.load(NAME)
+    own = nttzoo.load(made[1] / ASKED.config("ntt", 0).name / "students" / "2pct-global")
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 28, 28, 1)), jnp.float32)
+    np.testing.assert_array_equal(model(x), own(x))
+    assert masks.density_report(model).total.kept == round(0.02 * 266_200)
+    entry = nttzoo.info(NAME)
+    assert [layer["kept"] for layer in entry.layers] == [x.kept for x in masks.density_report(model).layers]
+    assert (entry.architecture, entry.dataset, entry.density, entry.scheme) == ("lenet300", "mnist5k", 0.02, "global")
+
+
+def test_trained_weights_have_the_accuracy_of_the_card(home):
+    dataset = data.load("mnist5k")
+    model = nttzoo.load(NAME, weights="trained")
+    accuracy = training.accuracy(model, dataset)
+    assert accuracy == nttzoo.info(NAME).metrics["chosen"]["test_accuracy"]
+    parsed = ModelCard.load(home / "models" / NAME / "card.md")
+    (result,) = parsed.data.eval_results
+    assert result.metric_value == pytest.approx(accuracy, abs=1e-4)
+    assert parsed.data.license == "apache-2.0"
+    assert parsed.data.datasets == ["mnist5k"]
+    assert f"{100 * accuracy:.2f} %" in parsed.text
+
+
+def test_a_loaded_network_knows_its_inputs_and_trains(home):
+    model, dataset = nttzoo.load(NAME), data.load("mnist5k")
+    x = model.input_spec.standardise(dataset.train.images[:64])
+    assert abs(float(x.mean())) < 0.1
+    assert model.input_spec.classes == tuple("0123456789")
+    y = jnp.asarray(dataset.train.labels[:64])
+    before = {path: np.asarray(layer.mask[...]) for path, layer in masked_layers(model).items()}
+    optimizer = nnx.Optimizer(model, optax.adamw(1e-3), wrt=nnx.Param)
+
+    @nnx.jit
+    def step(model, optimizer):
+        loss = lambda m: optax.softmax_cross_entropy_with_integer_labels(m(x), y).mean()  # noqa: E731
+        value, grads = nnx.value_and_grad(loss)(model)
+        optimizer.update(model, grads)
+        return value
+
+    losses = [float(step(model, optimizer)) for _ in range(20)]
+    assert losses[-1] < losses[0]
+    for path, layer in masked_layers(model).items():
+        np.testing.assert_array_equal(layer.mask[...], before[path])
+        assert not np.asarray(layer.masked_kernel())[~before[path]].any()
+
+
+@pytest.mark.parametrize("name", ["../home/models", "/etc/passwd", "lenet300-mnist5k-2pct-globl", "", ".", None])
+def test_names_are_looked_up_and_never_joined_to_paths(home, name):
+    with pytest.raises(UnknownName, match="no published network"):
+        nttzoo.load(name)
+
+
+def test_every_changed_byte_is_caught_with_the_files_name(home):
+    files = zoo.files_of(home, NAME)
+    assert len(files) > 10
+    for path in [*files.values(), home / "checkpoints" / NAME / "manifest.json"]:
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        with pytest.raises(ZooError, match=path.name.replace(".", r"\.")):
+            nttzoo.load(NAME)
+        path.write_bytes(content[:-1])
+        with pytest.raises(ZooError, match=path.name.replace(".", r"\.")):
+            zoo.verify()
+        path.write_bytes(content)
+    assert NAME in zoo.verify()
+
+
+def test_extra_files_links_and_missing_files_are_refused(home):
+    folder = home / "checkpoints" / NAME
+    (folder / "init" / "more").write_text("x")
+    with pytest.raises(ZooError, match=r"more does not belong to"):
+        nttzoo.load(NAME)
+    (folder / "init" / "more").unlink()
+    target = folder / "init" / "_METADATA"
+    target.rename(home / "elsewhere")
+    with pytest.raises(ZooError, match=r"_METADATA of .* is missing"):
+        nttzoo.load(NAME)
+    target.symlink_to(home / "elsewhere")
+    with pytest.raises(ZooError, match=r"_METADATA is a symbolic link"):
+        nttzoo.load(NAME)
+
+
+def test_an_index_of_a_newer_version_is_refused(home):
+    path = home / "models" / "index.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
+    with pytest.raises(ZooError, match=r"format 99; this version of nttzoo reads 1\. Update nttzoo"):
+        nttzoo.list_models()
+
+
+def test_regenerating_gives_the_same_bytes(home):
+    before = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
+    publish.regenerate(home)
+    assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
+
+
+def test_the_command_line_reads_the_zoo(home, capsys):
+    cli.main(["list", "*-mnist5k-*", "--json"])
+    assert NAME in json.loads(capsys.readouterr().out)
+    cli.main(["list", "*-mnist5k-*"])
+    assert "50.0x" in capsys.readouterr().out
+    cli.main(["info", NAME])
+    assert capsys.readouterr().out.startswith("---\nlicense")
+    cli.main(["info", NAME, "--json"])
+    assert json.loads(capsys.readouterr().out)["name"] == NAME
+    cli.main(["verify"])
+    assert "exactly as published" in capsys.readouterr().out
+
+
+def test_wrong_requests(home, made):
+    with pytest.raises(OptionError, match="'init', 'trained'"):
+        nttzoo.load(NAME, weights="final")
+    with pytest.raises(RunError, match=r"holds 2 students: 2pct-global, 5\.5pct-global\. Give"):
+        nttzoo.load(made[1] / ASKED.config("ntt", 0).name)
+    with pytest.raises(NttzooError):
+        nttzoo.load(Path("nowhere"))
+
+
+def test_a_network_without_a_path_from_input_to_output_is_not_published(made, tmp_path):
+    shutil.copytree(made[1], tmp_path / "runs")
+    student = tmp_path / "runs" / ASKED.config("ntt", 0).name / "students" / "2pct-global"
+    model, about = search.load_student(student)
+    model.linear3.mask[...] = jnp.zeros_like(model.linear3.mask[...])
+    search.save_student(student, model, about)
+    with pytest.raises(RunError, match="no path leads from its inputs"):
+        publish.publish(made[0].parent / "c.json", data.load("mnist5k"), runs=tmp_path / "runs", home=tmp_path / "home")
+    assert not (tmp_path / "home").exists()
+
+
+# The entries that come with the package.
+
+
+@pytest.mark.parametrize("name", zoo.list_models())
+def test_each_published_entry_loads_is_at_its_density_and_matches_its_card(name):
+    entry = nttzoo.info(name)
+    for weights in ("init", "trained"):
+        model = nttzoo.load(name, weights=weights)
+        report = masks.density_report(model)
+        assert report.total.kept == round(entry.density * report.total.size)
+        assert [x.kept for x in report.layers] == [layer["kept"] for layer in entry.layers]
+        assert bool(jnp.isfinite(model(jnp.ones((1, *model.input_spec.shape)))).all())
+    home = next(h for h in zoo.homes() if (h / "models" / name).is_dir())
+    assert (home / "models" / name / "card.md").read_text() == card.card(entry.metrics)
+    assert name == f"{entry.architecture}-{entry.dataset}-{100 * entry.density:.6g}pct-{entry.scheme}"
+
+
+def test_the_published_index_and_card_are_those_of_the_entries(tmp_path):
+    home = zoo.homes()[0]
+    for part in ("models", "checkpoints"):
+        shutil.copytree(home / part, tmp_path / part)
+    publish.regenerate(tmp_path)
+    for path in ("models/index.json", "MODEL_CARD.md"):
+        assert (tmp_path / path).read_bytes() == (home / path).read_bytes()
+    jax.clear_caches()
