@@ -101,9 +101,16 @@ def unpack(model: nnx.Module, packed: dict[str, Any]) -> None:
             value[...] = jnp.asarray(packed[path_name(path)])
 
 
+def _alone(folder: Path) -> Any:
+    """For Orbax: this process writes or reads by itself, and does not wait for the other hosts of a run."""
+    me = jax.process_index()
+    options = ocp.options.MultiprocessingOptions
+    return options(primary_host=me, active_processes={me}, barrier_sync_key_prefix=folder.name)
+
+
 def save_arrays(folder: Path, arrays: dict[str, np.ndarray]) -> None:
     """Writes arrays as one Orbax checkpoint, whole or not at all; an older one there is replaced."""
-    with ocp.StandardCheckpointer() as checkpointer:
+    with ocp.StandardCheckpointer(multiprocessing_options=_alone(folder)) as checkpointer:
         checkpointer.save(epath.Path(folder.absolute()), arrays, force=True)
 
 
@@ -111,7 +118,7 @@ def load_arrays(folder: Path) -> dict[str, np.ndarray]:
     """The arrays of `save_arrays`, on the host."""
     if not folder.is_dir():
         raise RunError(f"there is no checkpoint at {folder}.")
-    with ocp.PyTreeCheckpointer() as checkpointer:
+    with ocp.PyTreeCheckpointer(multiprocessing_options=_alone(folder)) as checkpointer:
         description = checkpointer.metadata(epath.Path(folder.absolute())).item_metadata.tree
         numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), description)
         return checkpointer.restore(epath.Path(folder.absolute()), restore_args=numpy)

@@ -252,8 +252,9 @@ def _compare(options: argparse.Namespace) -> None:
         change=_recipe_values(options),
     )
     out = provenance.check_writable(options.out)
-    dataset = data.load(options.data, data_dir=options.data_dir, download=options.download)
-    print(comparison.table(comparison.run(asked, dataset, out=out, runs=Path(options.runs))))
+    where = {"data_dir": options.data_dir, "download": options.download}
+    dataset = data.load(options.data, **where)
+    print(comparison.table(comparison.run(asked, dataset, out=out, runs=Path(options.runs), **where)))
 
 
 def _visualise(options: argparse.Namespace) -> None:
@@ -261,10 +262,10 @@ def _visualise(options: argparse.Namespace) -> None:
 
     out = provenance.check_writable(options.out)
     dataset = data.load(options.data, data_dir=options.data_dir, download=options.download)
-    asked = {name: getattr(options, name) for name in ("model", "data", "seed", "epochs", "tangents")}
-    journal = search.Journal(Path(options.runs) / out.stem, asked)
-    kept = {name: getattr(options, name) for name in ("seed", "steps", "epochs", "tangents")}
-    seen = trajectories.follow(options.model, dataset, **kept, journal=journal)
+    journal = search.Journal(Path(options.runs) / out.stem)
+    asked = {name: getattr(options, name) for name in ("seed", "steps", "epochs", "tangents")}
+    seen = trajectories.follow(options.model, dataset, **asked, journal=journal)
+    journal.close()
     provenance.write_json(out, {**seen.to_dict(), **provenance.origin()})
     plots.trajectories(seen, out.with_suffix(".png"))
     for who, distance in seen.distances().items():

@@ -17,7 +17,7 @@ from nttzoo.errors import OptionError, RunError, UnknownName
 from nttzoo.pruning import METHODS
 from nttzoo.training import TrainConfig
 
-EVEN = ("random", "scaled_random")  # these keep the same fraction per layer under either scheme
+EVEN = [name for name, method in METHODS.items() if method.even]  # alike under either scheme
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +57,10 @@ class Comparison:
         names: dict[str, Any] = {"model": self.model, "data": self.data}
         return search.SearchConfig(**names, densities=self.densities, schemes=self.schemes, seed=seed, recipe=recipe)
 
+    def folder(self, config: search.SearchConfig) -> str:
+        """A name for the folder of one of the searches: says which values of the recipe were changed."""
+        return "-".join([config.name, *(f"{key}={value}" for key, value in sorted(self.change.items()))])
+
     def cases(self) -> Iterator[dict[str, Any]]:
         """Every case: a method, a seed, and where they matter density and scheme."""
         for seed in self.seeds:
@@ -69,8 +73,11 @@ class Comparison:
                         yield {"method": method, "seed": seed, "scheme": scheme, "density": density}
 
 
-def run(comparison: Comparison, dataset: Dataset, *, out: Path, runs: Path) -> dict[str, Any]:
-    """Does the cases that the file `out` does not hold yet; searches keep their folders below `runs`."""
+def run(comparison: Comparison, dataset: Dataset, *, out: Path, runs: Path, **where: Any) -> dict[str, Any]:
+    """Does the cases that the file `out` does not hold yet; searches keep their folders below `runs`.
+
+    `where`: the options of `search.run` that say where data is and what to run on.
+    """
     content = {"comparison": comparison.to_dict(), "cases": [], **provenance.origin()}
     if out.exists():
         content = provenance.read_json(out)
@@ -80,17 +87,19 @@ def run(comparison: Comparison, dataset: Dataset, *, out: Path, runs: Path) -> d
     done = [{key: case[key] for key in keys if key in case} for case in content["cases"]]
     for case in comparison.cases():
         if case not in done:
-            content["cases"].append({**case, **_measure(comparison, case, dataset, runs)})
+            content["cases"].append({**case, **_measure(comparison, case, dataset, runs, where)})
             provenance.write_json(out, content)
     return content
 
 
-def _measure(comparison: Comparison, case: dict[str, Any], dataset: Dataset, runs: Path) -> dict[str, Any]:
+def _measure(
+    comparison: Comparison, case: dict[str, Any], dataset: Dataset, runs: Path, where: dict[str, Any]
+) -> dict[str, Any]:
     config = TrainConfig(epochs=comparison.train_epochs, seed=case["seed"])
     measured: dict[str, Any] = {}
     if case["method"] in recipes.NAMES:
         wanted = comparison.config(case["method"], case["seed"])
-        summary = search.run(wanted, out=runs / wanted.name)
+        summary = search.run(wanted, out=runs / comparison.folder(wanted), **where)
         name = search.Target(case["density"], case["scheme"]).name
         folder = summary.folder / "students" / name
         network, about = search.load_student(folder)

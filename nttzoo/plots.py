@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,9 +33,8 @@ def search_report(found: Found, path: Path) -> None:
     for spare in axes[0, 3:]:
         spare.axis("off")
     images = found.evaluation[:KERNEL_IMAGES]
-    kernels = {"teacher": empirical_ntk(found.teacher, images, outputs="trace")}
-    for student in shown:
-        kernels[student.target.name] = empirical_ntk(student.model, images, outputs="trace")
+    kernel_of = partial(empirical_ntk, x1=images, outputs="trace", tangents=found.plan.recipe.tangents)
+    kernels = {"teacher": kernel_of(found.teacher), **{s.target.name: kernel_of(s.model) for s in shown}}
     top = max(float(np.max(kernel)) for kernel in kernels.values())
     for axis, (name, kernel) in zip(axes[1], kernels.items(), strict=False):
         picture = axis.imshow(np.asarray(kernel), vmin=0, vmax=top, cmap="magma")

@@ -54,8 +54,12 @@ def write_json(path: str | os.PathLike[str], content: Any) -> None:
     """Writes a JSON file whole or not at all."""
     target = check_writable(path)
     part = target.with_name(f".{target.name}.part")
-    part.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
-    os.replace(part, target)
+    try:
+        part.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+        os.replace(part, target)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise RunError(f"cannot write {target}: {error}.") from error
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:

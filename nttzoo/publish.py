@@ -42,7 +42,7 @@ def _metrics(
     best = max(found, key=lambda case: case["validation_accuracy"])
     config = asked.config(best["method"], best["seed"])
     target = search.Target(density, scheme)
-    folder = runs / config.name / "students" / target.name
+    folder = runs / asked.folder(config) / "students" / target.name
     model, _ = search.load_student(folder)
     speedup = cost.speedup(model).to_dict()
     if speedup["without_dead"] is None:

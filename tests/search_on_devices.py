@@ -1,6 +1,7 @@
 """Run as a program by test_search_devices.py: a small search on as many devices as the environment has.
 
 search_on_devices.py OUT MODEL TANGENTS OUTPUTS DEVICES [STOP_AFTER]: students go to OUT as .npz (first process only).
+search_on_devices.py OUT run: a short search by name in the folder OUT, distributed.
 """
 
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from nttzoo import architectures, checkpoint, search
+from nttzoo import architectures, checkpoint, recipes, search
 from nttzoo.recipes import Recipe
 from nttzoo.search import loop
 
@@ -17,6 +18,11 @@ SHAPES = {"lenet300": (4, 4, 1), "lenet5": (16, 16, 1)}
 
 
 def main():
+    if sys.argv[2:] == ["run"]:
+        search.start_distributed()
+        recipe = recipes.find("ntt", "lenet300", "mnist5k").change(epochs=1, batch_size=400)
+        search.run(search.SearchConfig(recipe=recipe), out=sys.argv[1], progress=False)
+        return
     out, model, tangents, outputs, devices, *stop = sys.argv[1:]
     if devices == "distributed":
         search.start_distributed()
@@ -34,7 +40,7 @@ def main():
     config = search.SearchConfig(densities=(0.2,), schemes=("layerwise", "global"), recipe=recipe)
     teacher = architectures.create(model, input_shape=SHAPES[model], num_classes=3, rngs=0)
     images = np.random.default_rng(0).normal(size=(200, *SHAPES[model])).astype(np.float32)
-    journal = search.Journal(Path(out).with_suffix(".run"), config.to_dict()) if stop else None
+    journal = search.Journal(Path(out).with_suffix(".run")) if stop else None
     if stop and int(stop[0]):
         real, calls = loop.agreed, iter(range(99))
         loop.agreed = lambda asked, chunk, save: (next(calls) == int(stop[0]), *real(asked, 1, save)[1:])

@@ -59,6 +59,7 @@ def test_speedup_prints_json_or_a_table(capsys):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        (["bench", "train"], "--peer-python"),
         (["train", "--model", "lenet30"], "UnknownName: no architecture 'lenet30'. Did you mean 'lenet300'"),
         (["train", "--data", "mnist5"], "no data set 'mnist5'. Did you mean 'mnist5k'"),
         (["train", "--prune", "snipp"], "no pruning method 'snipp'. Did you mean 'snip'"),
@@ -105,7 +106,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_training(capsys, no_tr
     assert "cannot write" in stderr
 
 
-@pytest.mark.parametrize("arguments", [[], ["fly"], ["train", "--epochs", "many"], ["bench", "train"]])
+@pytest.mark.parametrize("arguments", [[], ["fly"], ["train", "--epochs", "many"], ["bench", "fly"]])
 def test_usage_errors_exit_with_2(capsys, arguments):
     code, _, stderr = run(capsys, *arguments)
     assert code == 2

@@ -31,6 +31,12 @@ def test_only_gradual_starts_at_another_density():
     assert asked.config("ntt", 0).recipe.epochs == asked.config("gradual", 0).recipe.epochs == 3
 
 
+def test_other_values_of_the_recipe_get_another_folder():
+    asked = comparison.Comparison(**VALUES)
+    other = comparison.Comparison(**{**VALUES, "change": {"epochs": 4}})
+    assert asked.folder(asked.config("ntt", 0)) != other.folder(other.config("ntt", 0))
+
+
 def test_an_unknown_method_lists_the_near_misses():
     with pytest.raises(UnknownName, match="Did you mean 'magnitude'"):
         comparison.Comparison(**{**VALUES, "methods": ("magnitudes",)})

@@ -11,7 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nttzoo import architectures, data, masks, nn, search
-from nttzoo.errors import DataError, DensityError, NttzooError, OptionError, RunError, ShapeError, TrainingError
+from nttzoo.errors import (
+    DataError,
+    DensityError,
+    ModelError,
+    NttzooError,
+    OptionError,
+    RunError,
+    ShapeError,
+    TrainingError,
+)
 from nttzoo.recipes import Recipe
 from nttzoo.search import loop
 from nttzoo.search.config import Plan
@@ -234,8 +243,8 @@ def test_the_search_never_sees_a_label(monkeypatch, tmp_path):
 
 
 def test_a_loss_that_breaks_names_step_and_term_and_keeps_the_last_good_state(tmp_path):
-    journal = search.Journal(tmp_path / "run", {"a": 1})
-    with pytest.raises(TrainingError, match=r"not finite at step \d+: look at its (target and )?kernel.*is kept in"):
+    journal = search.Journal(tmp_path / "run")
+    with pytest.raises(TrainingError, match=r"broke at step 2: not finite: .*kernel.*is kept in"):
         search.transfer(
             teacher(), images(), config(learning_rate=1e20, mask_every=100), journal=journal, progress=False
         )
@@ -247,7 +256,7 @@ def test_a_loss_that_breaks_names_step_and_term_and_keeps_the_last_good_state(tm
 
 
 def finished(folder, **change):
-    journal = search.Journal(folder, {"of": "test"})
+    journal = search.Journal(folder)
     try:
         return search.transfer(teacher(), images(), config(**change), journal=journal, progress=False)
     finally:
@@ -278,25 +287,66 @@ def test_reports_after_the_last_state_are_forgotten(tmp_path):
     finished(tmp_path / "run")
     path = tmp_path / "run" / "metrics.jsonl"
     whole = path.read_text()
-    path.write_text(whole + '{"step": 99, "students": {}}\n{"step": 1')  # as a kill in the middle of a line leaves it
+    # As a kill in the middle of a line leaves it, here after an inner brace.
+    path.write_text(whole + '{"step": 99, "students": {}}\n{"step": 1, "students": {"a": {}')
     finished(tmp_path / "run")
     assert path.read_text() == whole
 
 
+def claim(folder, description, **options):
+    journal = search.Journal(folder, **options)
+    journal.claim(description)
+    journal.close()
+
+
 def test_a_folder_belongs_to_one_config(tmp_path):
-    search.Journal(tmp_path / "run", {"seed": 0, "recipe": {"epochs": 2}}).close()
+    claim(tmp_path / "run", {"seed": 0, "recipe": {"epochs": 2}})
     with pytest.raises(RunError, match=r"belongs to another run:\n  recipe.epochs: 2 there, 3 now\nChoose"):
-        search.Journal(tmp_path / "run", {"seed": 0, "recipe": {"epochs": 3}})
-    search.Journal(tmp_path / "run", {"seed": 1}, fresh=True).close()
+        claim(tmp_path / "run", {"seed": 0, "recipe": {"epochs": 3}})
+    claim(tmp_path / "run", {"seed": 1}, fresh=True)
     assert json.loads((tmp_path / "run" / "config.json").read_text()) == {"seed": 1}
+
+
+def test_a_transfer_does_not_go_on_with_another_recipe(tmp_path):
+    finished(tmp_path / "run")
+    with pytest.raises(RunError, match=r"recipe.learning_rate: 0.002 there, 0.001 now"):
+        finished(tmp_path / "run", learning_rate=1e-3)
 
 
 def test_a_folder_with_other_things_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     for fresh in (False, True):
         with pytest.raises(RunError, match="not empty and not the folder of a run"):
-            search.Journal(tmp_path, {"seed": 1}, fresh=fresh)
+            claim(tmp_path, {"seed": 1}, fresh=fresh)
     assert (tmp_path / "thesis.tex").exists()
+
+
+def test_what_a_kill_leaves_of_the_first_file_does_not_lock_the_folder(tmp_path):
+    (tmp_path / ".config.json.part").write_text("{")
+    claim(tmp_path, {"seed": 1})
+
+
+def test_a_report_that_cannot_be_written_is_explained(tmp_path, monkeypatch):
+    def full(self, mode="r", *args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    journal = search.Journal(tmp_path / "run")
+    journal.claim({})
+    monkeypatch.setattr("pathlib.Path.open", full)
+    with pytest.raises(RunError, match=r"cannot write in .*No space left on device.*What was saved is whole"):
+        journal.report({"step": 1})
+
+
+def test_a_sparse_teacher_is_refused():
+    sparse = teacher()
+    sparse.linear1.mask[...] = sparse.linear1.mask[...].at[0].set(False)
+    with pytest.raises(ModelError, match="the teacher is sparse already"):
+        search.transfer(sparse, images(), config())
+
+
+def test_reports_say_the_density_of_the_mask_that_was_measured():
+    plan = Plan(RECIPE.change(mask_every=4), 100, 0, 14)
+    assert [plan.mask_before(step) for step in (0, 1, 4, 5, 8, 9, 12, 14)] == [0, 0, 0, 4, 4, 8, 8, 8]
 
 
 def test_a_disk_without_room_is_noticed_before_the_work(tmp_path, monkeypatch):

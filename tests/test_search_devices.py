@@ -9,6 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nttzoo import masks, search
+
+QUICK = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # most of the time is compilation
 PROGRAM = Path(__file__).parent / "search_on_devices.py"
 
 
@@ -16,16 +19,17 @@ def launch(out, *arguments, devices, **environment):
     flags = f"--xla_force_host_platform_device_count={devices}"
     return subprocess.Popen(
         [sys.executable, str(PROGRAM), str(out), *map(str, arguments)],
-        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", **environment},
+        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", **QUICK, **environment},
         stderr=subprocess.PIPE,
         text=True,
     )
 
 
-def finish(*processes):
-    for process in processes:
-        _, errors = process.communicate(timeout=240)
-        assert process.returncode == 0, errors[-3000:]
+def finish(*processes, expected=0):
+    errors = [process.communicate(timeout=240)[1] for process in processes]
+    for process, text in zip(processes, errors, strict=True):
+        assert bool(process.returncode) == bool(expected), text[-3000:]
+    return errors
 
 
 def assert_same(one, other):
@@ -48,12 +52,28 @@ def test_eight_devices_find_what_one_finds(tmp_path, model, tangents, outputs):
     assert_same(tmp_path / "one.npz", tmp_path / "eight.npz")
 
 
-def on_two_hosts(out, *arguments):
+def on_two_hosts(out, *arguments, expected=0):
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     common = {"JAX_COORDINATOR_ADDRESS": f"localhost:{port}", "JAX_NUM_PROCESSES": "2"}
-    finish(*(launch(out, *arguments, devices=2, JAX_PROCESS_ID=str(i), **common) for i in range(2)))
+    hosts = (launch(out, *arguments, devices=2, JAX_PROCESS_ID=str(i), **common) for i in range(2))
+    return finish(*hosts, expected=expected)
+
+
+def test_two_hosts_run_a_search_to_its_report(tmp_path):
+    on_two_hosts(tmp_path / "run", "run")
+    assert {"summary.json", "report.png"} <= {path.name for path in (tmp_path / "run").iterdir()}
+    model, _ = search.load_student(tmp_path / "run" / "students" / "3pct-layerwise")
+    assert masks.density_report(model).total.density == pytest.approx(0.03, abs=1e-4)
+
+
+def test_a_refusal_on_the_first_host_stops_both(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.tex").write_text("years of work")
+    errors = on_two_hosts(tmp_path / "run", "run", expected=1)
+    assert "not the folder of a run" in errors[0]
+    assert "another host failed" in errors[1]
 
 
 def test_two_hosts_save_go_on_and_find_what_one_device_finds(tmp_path):

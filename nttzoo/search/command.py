@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from nttzoo import architectures, checkpoint, console, cost, data, masks, provenance
 from nttzoo.data import standardise
 from nttzoo.search.config import Plan, SearchConfig
-from nttzoo.search.devices import is_first, make_mesh
+from nttzoo.search.devices import is_first, make_mesh, together
 from nttzoo.search.journal import Journal
 from nttzoo.search.loop import SAVE_SECONDS, Found, prepare, transfer
 from nttzoo.search.students import Preprocess
@@ -75,11 +75,12 @@ def run(
     `save_every`: seconds between saved states, from which a killed run goes on.
     """
     folder = Path(out) if out else Path("runs") / config.name
-    teacher, images, preprocess = ingredients(config, data_dir, download)
+    journal = Journal(folder, fresh=fresh)
+    teacher, images, preprocess = together(lambda: ingredients(config, data_dir, download))
     make_mesh(devices, config.recipe.batch_size)
     Plan.of(config.recipe, len(images))  # both refuse an unfitting config before the folder is touched
-    journal = Journal(folder, config.to_dict(), fresh=fresh)
     try:
+        journal.claim(config.to_dict())
         if not (folder / "summary.json").exists():
             began = time.perf_counter()
             found = transfer(

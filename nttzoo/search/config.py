@@ -68,7 +68,7 @@ class SearchConfig:
         return f"{self.model}-{self.data}-{densities}pct-{'+'.join(self.schemes)}-{self.recipe.name}-seed{self.seed}"
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON; two runs with the same dictionary end the same."""
+        """For JSON: all that a run depends on, but data and devices."""
         content = asdict(self)
         return {**content, "densities": list(self.densities), "schemes": list(self.schemes)}
 
@@ -111,6 +111,11 @@ class Plan:
     def refreshes_at(self, step: int) -> bool:
         """Whether the mask is taken anew when `step` steps are done."""
         return 0 < step <= self.last_refresh and step % self.recipe.mask_every == 0
+
+    def mask_before(self, step: int) -> int:
+        """The step at which the mask was taken that was in use just before `step`; 0 for the first one."""
+        every = self.recipe.mask_every
+        return min(max(step - 1, 0) // every * every, self.last_refresh)
 
     def next_event(self, step: int) -> int:
         """The next step at which something happens between steps: a refresh or a line of metrics, or the end."""

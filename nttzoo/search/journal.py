@@ -12,54 +12,58 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from nttzoo import provenance
 from nttzoo.checkpoint import Checkpoints
 from nttzoo.errors import RunError
-from nttzoo.search.devices import is_first
+from nttzoo.search.devices import is_first, together
 
 CONTENTS = ("checkpoints", "students", "metrics.jsonl", "summary.json", "report.png", "config.json")
 
 
 class Journal:
-    """A run's memory: reports in `lines`, and, if there is a folder, both reports and states on disk."""
+    """A run's memory: reports in `lines`, and, if there is a folder, both reports and states on disk.
 
-    def __init__(self, folder: Path | None = None, config: dict[str, Any] | None = None, *, fresh: bool = False):
+    `fresh`: what an earlier run left in the folder is thrown away. On several hosts all share one folder; every method
+    has to be called on all of them.
+    """
+
+    def __init__(self, folder: str | Path | None = None, *, fresh: bool = False):
         self.lines: list[dict[str, Any]] = []
-        self.folder = folder
+        self.folder = None if folder is None else Path(folder)
+        self._fresh = fresh
         self._checkpoints: Checkpoints | None = None
-        if folder is None:
-            return
-        if is_first():
-            _claim(folder, config or {}, fresh)
-        self._checkpoints = Checkpoints(folder / "checkpoints")  # waits for the first process
+
+    def claim(self, description: dict[str, Any]) -> None:
+        """Makes the folder that of the run so described; if it is another one's, says what differs."""
+        if self.folder is not None and self._checkpoints is None:
+            together(lambda: _claim(self.folder, description, self._fresh) if is_first() else None)  # type: ignore[arg-type]
+            self._checkpoints = Checkpoints(self.folder / "checkpoints")
 
     def go_on(self, state: Any) -> tuple[Any, int]:
         """The latest state and its step; the given one and 0 if there is none. Later reports are forgotten."""
         step = self._checkpoints.latest() if self._checkpoints else None
-        if step is None or self._checkpoints is None or self.folder is None:
-            self._rewrite()
-            return state, 0
-        path = self.folder / "metrics.jsonl"
-        found = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
-        self.lines = [line for line in found if line["step"] <= step]
-        self._rewrite()
-        return self._checkpoints.restore(step, state), step
+        if self._checkpoints and step is not None:
+            found = together(self._read)
+            self.lines = [line for line in found if line["step"] <= step]
+            state = self._checkpoints.restore(step, state)
+        together(self._rewrite)
+        return state, step or 0
 
     def report(self, line: dict[str, Any]) -> None:
         """Adds one line of metrics."""
         self.lines.append(line)
-        if self.folder and is_first():
-            with (self.folder / "metrics.jsonl").open("a") as file:
-                file.write(json.dumps(line) + "\n")
+        together(lambda: self._append(json.dumps(line) + "\n"))
 
     def save(self, step: int, state: Any) -> None:
         """Keeps a state to go on from."""
         if self._checkpoints:
-            if is_first():
-                _flush(self.folder / "metrics.jsonl")  # type: ignore[operator]
+            # A report must not be younger than the state that says it was made, whatever happens to the machine.
+            together(lambda: self._append("", flush=True))
             self._checkpoints.save(step, state)
 
     def close(self) -> None:
@@ -67,42 +71,70 @@ class Journal:
         if self._checkpoints:
             self._checkpoints.close()
 
+    @property
+    def _metrics(self) -> Path:
+        return self.folder / "metrics.jsonl"  # type: ignore[operator]
+
+    def _read(self) -> list[dict[str, Any]]:
+        found = []
+        for line in self._metrics.read_text().splitlines() if self._metrics.exists() else ():
+            try:
+                found.append(json.loads(line))
+            except ValueError:
+                break  # the run was killed while it wrote this line
+        return found
+
+    def _append(self, text: str, *, flush: bool = False) -> None:
+        if self.folder and is_first():
+            with _disk(self.folder), self._metrics.open("a") as file:
+                file.write(text)
+                if flush:
+                    file.flush()
+                    os.fsync(file.fileno())
+
     def _rewrite(self) -> None:
         if self.folder and is_first():
             part = self.folder / ".metrics.jsonl.part"
-            part.write_text("".join(json.dumps(line) + "\n" for line in self.lines))
-            os.replace(part, self.folder / "metrics.jsonl")
+            with _disk(self.folder):
+                part.write_text("".join(json.dumps(line) + "\n" for line in self.lines))
+                os.replace(part, self._metrics)
 
 
-def _flush(path: Path) -> None:
-    """A report must not be younger than the state that says it was made, whatever happens to the machine."""
-    with path.open("a") as file:
-        os.fsync(file.fileno())
+@contextmanager
+def _disk(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            f"cannot write in {folder}: {error}. What was saved is whole; make room and run the same command again."
+        ) from error
 
 
-def _claim(folder: Path, config: dict[str, Any], fresh: bool) -> None:
-    """Makes the folder this run's own, or says whose it is."""
+def _claim(folder: Path, description: dict[str, Any], fresh: bool) -> None:
     path = folder / "config.json"
     if fresh and path.exists():
         for name in CONTENTS:
-            (shutil.rmtree if (folder / name).is_dir() else lambda p: p.unlink(missing_ok=True))(folder / name)
+            if (folder / name).is_dir():
+                shutil.rmtree(folder / name)
+            else:
+                (folder / name).unlink(missing_ok=True)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RunError(f"cannot make the folder {folder}: {error}. Choose another with --out.") from error
+        raise RunError(f"cannot make the folder {folder}: {error}. Choose another one.") from error
     if path.exists():
-        theirs, ours = _flat(provenance.read_json(path)), _flat(json.loads(json.dumps(config)))
+        theirs, ours = _flat(provenance.read_json(path)), _flat(json.loads(json.dumps(description)))
         differing = [key for key in sorted(theirs | ours) if theirs.get(key) != ours.get(key)]
         if differing:
             lines = [f"  {key}: {theirs.get(key)!r} there, {ours.get(key)!r} now" for key in differing]
             raise RunError(
                 f"{folder} belongs to another run:\n" + "\n".join(lines) + "\n"
-                "Choose another folder with --out, or start over there with --fresh."
+                "Choose another folder, or delete this one (`nttzoo search --fresh` does)."
             )
-    elif any(folder.iterdir()):
-        raise RunError(f"{folder} is not empty and not the folder of a run. Choose another with --out.")
+    elif any(not found.name.endswith(".part") for found in folder.iterdir()):
+        raise RunError(f"{folder} is not empty and not the folder of a run. Choose another one.")
     else:
-        provenance.write_json(path, config)
+        provenance.write_json(path, description)
 
 
 def _flat(content: Any, prefix: str = "") -> dict[str, Any]:

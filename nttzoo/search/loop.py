@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
@@ -18,12 +18,11 @@ from jaxtyping import Num
 from nttzoo import console
 from nttzoo.checkpoint import check_room
 from nttzoo.errors import DataError, Interrupted, ShapeError, TrainingError
-from nttzoo.objective import Terms
 from nttzoo.pace import Pace
 from nttzoo.search.config import EVALUATION_IMAGES, Plan, SearchConfig, Target
-from nttzoo.search.devices import agreed, is_first, make_mesh
+from nttzoo.search.devices import agreed, is_first, make_mesh, together
 from nttzoo.search.journal import Journal
-from nttzoo.search.students import Preprocess, States, Students
+from nttzoo.search.students import Preprocess, States, Students, Sums
 
 SAVE_SECONDS = 60.0
 EVALUATIONS = 20
@@ -58,7 +57,7 @@ def transfer(
     config: SearchConfig,
     *,
     preprocess: Preprocess | None = None,
-    devices: int | None = 1,
+    devices: int | None = None,
     journal: Journal | None = None,
     save_every: float = SAVE_SECONDS,
     progress: bool = True,
@@ -73,18 +72,20 @@ def transfer(
     mesh = make_mesh(devices, config.recipe.batch_size)
     students, plan = prepare(teacher, images, config, preprocess, mesh)
     state = students.start()
-    if journal.folder:
-        # Two states are kept while a third one is written.
-        check_room(journal.folder, 3 * sum(leaf.nbytes for leaf in jax.tree.leaves(state)))
+    journal.claim(config.to_dict())
     before = students.evaluate(state)
     state, step = journal.go_on(state)
+    if folder := journal.folder:
+        # Two states are kept while a third one is written; a run that goes on has two already.
+        size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+        together(lambda: check_room(folder, size if step else 3 * size))
     state = _run(students, state, step, journal, save_every, progress and is_first())
     after = students.evaluate(state)
     found = tuple(
         Student(target, students.model(one), old[1], new[1], old[0], new[0])
         for target, one, old, new in zip(config.targets, state, before, after, strict=True)
     )
-    return Found(students.teacher, found, plan, journal.lines, students.evaluation)
+    return Found(students.teacher, found, plan, journal.lines, np.asarray(students.evaluation))
 
 
 def prepare(
@@ -154,7 +155,8 @@ def _report(students: Students, state: States, step: int, journal: Journal) -> d
     since = step - (step - 1) // recipe.mask_every * recipe.mask_every
     line: dict[str, Any] = {"step": step, "students": {}}
     for i, (target, one) in enumerate(zip(students.config.targets, state, strict=True)):
-        entry: dict[str, Any] = {"churn": int(one.churn), "density": plan.density(target.density, step)}
+        density = plan.density(target.density, plan.mask_before(step))
+        entry: dict[str, Any] = {"churn": int(one.churn), "density": density}
         if step:
             entry |= {name: float(term) / since for name, term in one.sums._asdict().items()}
         if held:
@@ -165,11 +167,11 @@ def _report(students: Students, state: States, step: int, journal: Journal) -> d
 
 
 def _broken(state: States) -> list[str]:
-    """The terms of the loss that are not finite in some student."""
-    return [name for name in Terms._fields if not all(np.isfinite(float(getattr(one.sums, name))) for one in state)]
+    """What is not finite in some student."""
+    return [name for name in Sums._fields if not all(np.isfinite(float(getattr(one.sums, name))) for one in state)]
 
 
-def _explain(students: Students, state: States, start: int, stop: int, journal: Journal) -> None:
+def _explain(students: Students, state: States, start: int, stop: int, journal: Journal) -> NoReturn:
     """Finds the step and the term that broke, saves the last good state, and raises."""
     for step in range(start, stop):
         moved = students.advance(state, step, step + 1)
@@ -179,10 +181,11 @@ def _explain(students: Students, state: States, start: int, stop: int, journal: 
         journal.save(step, state)
         where = f" The state before it is kept in {journal.folder}." if journal.folder else ""
         raise TrainingError(
-            f"the loss is not finite at step {step + 1}: look at its {' and '.join(names)} term.{where} Try a smaller "
-            f"learning_rate than {students.recipe.learning_rate:g} or kernel_weight than "
+            f"the search broke at step {step + 1}: not finite: {', '.join(names)}.{where} Start over (--fresh) with a "
+            f"smaller learning_rate than {students.recipe.learning_rate:g} or kernel_weight than "
             f"{students.recipe.kernel_weight:g}."
         )
+    raise TrainingError(f"the search broke between steps {start + 1} and {stop}, but not when these were done again.")
 
 
 def _goodbye(step: int, steps: int, journal: Journal) -> str:

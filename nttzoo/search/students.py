@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Integer, Key, Num
 
 from nttzoo import masks, pruning
-from nttzoo.errors import OptionError
+from nttzoo.errors import ModelError, OptionError
 from nttzoo.nn import Mask, masked_layers, set_masks, sparsify, split_masked
 from nttzoo.ntk.exchange import Exchange
 from nttzoo.ntk.kernel import check_inputs, empirical_ntk
@@ -37,16 +37,25 @@ CACHE_BYTES = 2**28
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class State:
-    """A student between two steps. `sums` adds up the terms of the loss since the last report."""
+    """A student between two steps. `sums` adds up what is reported since the last report."""
 
     params: Any
     masks: Any
     optimizer: Any
-    sums: Terms
+    sums: Sums
     churn: Integer[Array, ""]  # weights that entered or left at the last refresh
 
 
 States = tuple[State, ...]
+
+
+class Sums(NamedTuple):
+    """Sums over steps of the terms of the loss, and of the gradient's norm."""
+
+    target: Any
+    kernel: Any
+    decay: Any
+    gradient: Any
 
 
 def draw_batch(key: Key[Array, ""], images: int, size: int) -> Integer[Array, " size"]:
@@ -90,7 +99,10 @@ class Students:
         teacher = sparsify(teacher)
         teacher.eval()
         self.teacher = teacher
-        self.graph, self.teacher_params, self.full_masks, self.others = split_masked(teacher)
+        if any(not bool(layer.mask[...].all()) for layer in masked_layers(teacher).values()):
+            raise ModelError("the teacher is sparse already; a search starts from a dense one.")
+        self.graph, params, self.full_masks, self.others = split_masked(teacher)
+        self.teacher_params = self._everywhere(params)
         self.sizes = {path: layer.kernel.size for path, layer in masked_layers(teacher).items()}
         example = preprocess(jnp.asarray(images[:2]))
         check_inputs(teacher, example, None)
@@ -140,6 +152,8 @@ class Students:
             counts = np.array(masks.kept_counts(self.sizes, density, target.scheme), np.int32)
             kept, churn = self._refresh[target.scheme](state.params, state.masks, counts)
             refreshed.append(replace(state, masks=kept, churn=churn))
+            if target.scheme == "global":
+                masks.warn_of_empty_layers({path: mask[...] for path, mask in nnx.to_flat_state(kept)})
         return tuple(refreshed)
 
     def evaluate(self, states: States) -> list[tuple[float, float]]:
@@ -224,7 +238,8 @@ class Students:
             grads, terms = lax.pmean((grads, terms), self.exchange.axis)
         updates, optimizer = self.optimizer.update(grads, state.optimizer, state.params)
         params = optax.apply_updates(state.params, updates)
-        return replace(state, params=params, optimizer=optimizer, sums=jax.tree.map(jnp.add, state.sums, terms))
+        seen = Sums(**terms._asdict(), gradient=optax.tree.norm(grads))
+        return replace(state, params=params, optimizer=optimizer, sums=jax.tree.map(jnp.add, state.sums, seen))
 
     def _new_mask(self, scheme: str, params: Any, kept: Any, counts: Array) -> tuple[Any, Array]:
         """The mask of the largest magnitudes, and how many weights entered or left."""
@@ -264,5 +279,5 @@ def _looked_up(cached: Behaviour, mine: Array, columns: Array, outputs: Array | 
     return Behaviour(cached.outputs[mine], kernel)
 
 
-def _zeros() -> Terms:
-    return Terms(*(jnp.zeros(()) for _ in Terms._fields))
+def _zeros() -> Sums:
+    return Sums(*(jnp.zeros(()) for _ in Sums._fields))
