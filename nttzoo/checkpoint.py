@@ -102,7 +102,7 @@ def unpack(model: nnx.Module, packed: dict[str, Any]) -> None:
 
 
 def _alone(folder: Path) -> Any:
-    """For Orbax: this process writes or reads by itself, and does not wait for the other hosts of a run."""
+    """For Orbax: this process writes by itself, and does not wait for the other hosts of a run."""
     me = jax.process_index()
     options = ocp.options.MultiprocessingOptions
     return options(primary_host=me, active_processes={me}, barrier_sync_key_prefix=folder.name)
@@ -118,7 +118,7 @@ def load_arrays(folder: Path) -> dict[str, np.ndarray]:
     """The arrays of `save_arrays`, on the host."""
     if not folder.is_dir():
         raise RunError(f"there is no checkpoint at {folder}.")
-    with ocp.PyTreeCheckpointer(multiprocessing_options=_alone(folder)) as checkpointer:
+    with ocp.PyTreeCheckpointer() as checkpointer:
         description = checkpointer.metadata(epath.Path(folder.absolute())).item_metadata.tree
         numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), description)
         return checkpointer.restore(epath.Path(folder.absolute()), restore_args=numpy)

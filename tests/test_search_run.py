@@ -13,7 +13,7 @@ import pytest
 from nttzoo import checkpoint, cli, masks, search
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "search.py"
-SHORT = ["--epochs", "2", "--batch-size", "16", "--mask-every", "50", "--density", "0.02", "0.1"]
+SHORT = ["--epochs", "1", "--batch-size", "16", "--mask-every", "50", "--density", "0.02", "0.1"]
 
 
 def run(capsys, *arguments):
@@ -86,7 +86,7 @@ def test_a_dry_run_prints_plan_memory_and_time_and_writes_nothing(capsys, tmp_pa
     monkeypatch.chdir(tmp_path)
     code, stdout, _ = run(capsys, *SHORT, "--dry-run")
     assert code == 0
-    assert "618 (2 epochs, batch 16)" in stdout
+    assert "309 (1 epochs, batch 16)" in stdout
     assert "MiB per device" in stdout
     assert "ms per step" in stdout
     assert "4,936 to search on, 64 held out" in stdout
