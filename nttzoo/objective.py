@@ -17,7 +17,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Integer
 
 from nttzoo.nn import masked_layers
-from nttzoo.ntk.distance import output_weights
+from nttzoo.ntk.distance import mean_squared_entry
 from nttzoo.ntk.exchange import Exchange
 from nttzoo.ntk.kernel import Tangents, outputs_and_kernel
 
@@ -59,11 +59,8 @@ def behaviour(
 
 def distances(student: Behaviour, teacher: Behaviour) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """(target, kernel): mean squared differences of outputs and of kernel entries, the latter estimated if r < o."""
-    o, r = student.outputs.shape[1], student.kernel.shape[-1]
     target = jnp.mean(jnp.square(student.outputs - teacher.outputs))
-    weights = output_weights(o, r).astype(student.kernel.dtype)
-    kernel = jnp.mean(jnp.einsum("nmrs,rs->nm", jnp.square(student.kernel - teacher.kernel), weights))
-    return target, kernel
+    return target, mean_squared_entry(student.kernel - teacher.kernel, student.outputs.shape[1])
 
 
 def surviving_squares(model: nnx.Module) -> Float[Array, ""]:

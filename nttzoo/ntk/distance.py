@@ -46,8 +46,13 @@ def kernel_distance(
             theirs = theirs[:, :, chosen[:, None], chosen[None, :]]
     if theirs.shape != ours.shape:
         raise ShapeError(f"the teacher's kernel has shape {list(theirs.shape)}, the student's {list(ours.shape)}.")
-    weights = output_weights(total, ours.shape[-1]).astype(ours.dtype)
-    return jnp.mean(jnp.einsum("nmrs,rs->nm", jnp.square(ours - theirs), weights))
+    return mean_squared_entry(ours - theirs, total)
+
+
+def mean_squared_entry(difference: Float[Array, "n m r r"], total: int) -> Float[Array, ""]:
+    """The mean squared entry over all `total` outputs, estimated if the difference is that of only r of them."""
+    weights = output_weights(total, difference.shape[-1]).astype(difference.dtype)
+    return jnp.mean(jnp.einsum("nmrs,rs->nm", jnp.square(difference), weights))
 
 
 def output_weights(total: int, sampled: int) -> Float[Array, "r r"]:

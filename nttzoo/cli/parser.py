@@ -1,46 +1,26 @@
-"""The `nttzoo` command: argument parsing and one call each."""
+"""The arguments of the `nttzoo` command."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-import warnings
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from nttzoo import __version__
-from nttzoo.errors import Interrupted, NttzooError, OptionError
+from nttzoo.cli import commands as does
 
 # Names are checked by the registries behind them, which know the near misses; importing those takes seconds, so
 # `--help` does without.
 Handler = Callable[[argparse.Namespace], None]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command line; exits with 2 and one line on stderr if something is wrong with the arguments."""
-    parsed = _parser().parse_args(arguments)
-    warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
-    try:
-        parsed.run(parsed)
-    except Interrupted as error:
-        print(f"nttzoo: {error}", file=sys.stderr)
-        sys.exit(128 + error.signal)
-    except NttzooError as error:
-        print(f"nttzoo: {type(error).__name__}: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("nttzoo: interrupted", file=sys.stderr)
-        sys.exit(130)
-
-
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """All commands and their options."""
     parser = argparse.ArgumentParser("nttzoo", description="Sparse networks that train: make, prune, train, count.")
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    train = _command(commands, "train", _train, "prune a network and train it on labelled images")
+    train = _command(commands, "train", does.train, "prune a network and train it on labelled images")
     _model_options(train)
     train.add_argument("--data", default="mnist5k", help="mnist5k (embedded), mnist, fashion_mnist, cifar10 or svhn")
     train.add_argument(
@@ -57,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
 
     _search_parser(commands)
 
-    compare = _command(commands, "compare", _compare, "search, prune and train by several methods, side by side")
+    compare = _command(commands, "compare", does.compare, "search, prune and train by several methods, side by side")
     compare.add_argument("--model", default="lenet300", help="lenet300, lenet5 or conv4 (default: lenet300)")
     compare.add_argument("--data", default="mnist5k", help="data set (default: mnist5k)")
     _data_options(compare)
@@ -70,7 +50,9 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("--runs", metavar="FOLDER", default="runs", help="where searches are kept (default: runs)")
     compare.add_argument("--out", metavar="FILE", required=True, help="the comparison as JSON; grows case by case")
 
-    visual = _command(commands, "visualise", _visualise, "follow teacher and student while they learn zeros and ones")
+    visual = _command(
+        commands, "visualise", does.visualise, "follow teacher and student while they learn zeros and ones"
+    )
     visual.add_argument("--model", default="lenet300", help="lenet300 or lenet5 (default: lenet300)")
     visual.add_argument(
         "--data", default="mnist5k", help="data set whose first two classes are used (default: mnist5k)"
@@ -83,31 +65,31 @@ def _parser() -> argparse.ArgumentParser:
     visual.add_argument("--runs", metavar="FOLDER", default="runs", help="where the search is kept (default: runs)")
     visual.add_argument("--out", metavar="FILE", required=True, help="the numbers as JSON, and the picture beside it")
 
-    listing = _command(commands, "list", _list, "the published networks")
+    listing = _command(commands, "list", does.list_models, "the published networks")
     listing.add_argument("pattern", nargs="?", default="*", help="such as 'conv4-*' (default: all)")
     listing.add_argument("--data", help="only those of a data set")
     listing.add_argument("--density", type=float, help="only those of a density")
     listing.add_argument("--scheme", help="only those of a scheme")
     listing.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
-    about = _command(commands, "info", _info, "what is known of a published network")
+    about = _command(commands, "info", does.info, "what is known of a published network")
     about.add_argument("name")
     about.add_argument("--json", action="store_true", help="print JSON instead of its card")
 
-    verify = _command(commands, "verify", _verify, "check every file of every published network")
+    verify = _command(commands, "verify", does.verify, "check every file of every published network")
     verify.add_argument("--json", action="store_true", help="print JSON")
 
-    publish = _command(commands, "publish", _publish, "make entries of the zoo from finished comparisons")
+    publish = _command(commands, "publish", does.publish, "make entries of the zoo from finished comparisons")
     publish.add_argument("comparison", nargs="+", help="JSON files of `nttzoo compare`")
     publish.add_argument("--runs", metavar="FOLDER", required=True, help="where the comparison's searches are")
     publish.add_argument("--home", metavar="FOLDER", default=".", help="the zoo's folder (default: this one)")
     _data_options(publish)
 
-    speedup = _command(commands, "speedup", _speedup, "multiply-adds of a sparse network and what it could save")
+    speedup = _command(commands, "speedup", does.speedup, "multiply-adds of a sparse network and what it could save")
     _model_options(speedup)
     speedup.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
-    bench = _command(commands, "bench", _bench, "measure speed against a peer")
+    bench = _command(commands, "bench", does.bench, "measure speed against a peer")
     what = "train: Conv-4 steps against PyTorch; ntk: kernel steps against neural-tangents; search: the loop itself"
     bench.add_argument("what", choices=["train", "ntk", "search"], help=what)
     bench.add_argument("--peer-python", help="Python of an environment that has the peer installed (train, ntk)")
@@ -118,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _search_parser(commands: Any) -> None:
     summary = "find sparse networks that start and learn like a dense one, without labels"
-    search = _command(commands, "search", _search, summary)
+    search = _command(commands, "search", does.search, summary)
     search.add_argument("--model", default="lenet300", help="the dense network: lenet300, lenet5 or conv4")
     search.add_argument("--data", default="mnist5k", help="images to search on: mnist5k (embedded), mnist, cifar10 ...")
     _data_options(search)
@@ -150,12 +132,6 @@ def _recipe_options(parser: argparse.ArgumentParser) -> None:
     values.add_argument("--fall-shape", help="gradual: geometric, linear or cubic")
 
 
-def _recipe_values(options: argparse.Namespace) -> dict[str, Any]:
-    names = "epochs batch_size learning_rate mask_every kernel_weight weight_decay tangents outputs start_density fall"
-    every = {name: getattr(options, name) for name in (*names.split(), "fall_shape")}
-    return {name: value for name, value in every.items() if value is not None}
-
-
 def _several(parser: argparse.ArgumentParser, option: str, kind: type, default: list[Any], text: str) -> None:
     shown = " ".join(map(str, default))
     parser.add_argument(option, type=kind, nargs="+", default=default, help=f"{text} (default: {shown})")
@@ -183,164 +159,3 @@ def _model_options(parser: argparse.ArgumentParser) -> None:
 def _data_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data-dir", help="folder of local .npz files (default: $NTTZOO_DATA or the cache folder)")
     parser.add_argument("--download", action="store_true", help="fetch missing data through tensorflow-datasets")
-
-
-def _train(options: argparse.Namespace) -> None:
-    from nttzoo import baselines, data, provenance, training
-
-    if options.out:
-        provenance.check_writable(options.out)
-    config = training.TrainConfig(
-        epochs=options.epochs,
-        batch_size=options.batch_size,
-        learning_rate=options.learning_rate,
-        optimizer=options.optimizer,
-        loss=options.loss,
-        validation=options.validation,
-        seed=options.seed,
-    )
-    dataset = data.load(options.data, data_dir=options.data_dir, download=options.download)
-    if options.start:
-        from nttzoo import search
-
-        network, about = search.load_student(Path(options.start))
-        settings = {"model": about["architecture"], "method": about["recipe"], "scheme": about["scheme"]}
-        settings |= {"density": about["density"], "searched_on": about["data"], "search_seed": about["seed"]}
-        trained = baselines.train_network(network, dataset, config, settings)
-    else:
-        trained = baselines.train_baseline(
-            options.model, dataset, config, method=options.prune, density=options.density, scheme=options.scheme
-        )
-    print(trained)
-    if options.out:
-        provenance.write_json(options.out, {**trained.to_dict(), **provenance.origin()})
-
-
-def _search(options: argparse.Namespace) -> None:
-    from nttzoo import recipes, search
-
-    if options.distributed:
-        search.start_distributed()
-    config = search.SearchConfig(
-        model=options.model,
-        data=options.data,
-        densities=tuple(options.density),
-        schemes=tuple(options.scheme),
-        seed=options.seed,
-        recipe=recipes.find(options.recipe, options.model, options.data).change(**_recipe_values(options)),
-    )
-    where: dict[str, Any] = {"devices": options.devices, "data_dir": options.data_dir, "download": options.download}
-    if options.dry_run:
-        print(search.dry_run(config, **where))
-        return
-    summary = search.run(config, out=options.out, fresh=options.fresh, save_every=options.save_every, **where)
-    if summary.content:  # on the first host only
-        print(summary)
-
-
-def _compare(options: argparse.Namespace) -> None:
-    from nttzoo import comparison, data, provenance
-
-    asked = comparison.Comparison(
-        model=options.model,
-        data=options.data,
-        methods=tuple(options.methods),
-        densities=tuple(options.density),
-        schemes=tuple(options.scheme),
-        seeds=tuple(options.seeds),
-        train_epochs=options.train_epochs,
-        change=_recipe_values(options),
-    )
-    out = provenance.check_writable(options.out)
-    where = {"data_dir": options.data_dir, "download": options.download}
-    dataset = data.load(options.data, **where)
-    print(comparison.table(comparison.run(asked, dataset, out=out, runs=Path(options.runs), **where)))
-
-
-def _visualise(options: argparse.Namespace) -> None:
-    from nttzoo import data, plots, provenance, search, trajectories
-
-    out = provenance.check_writable(options.out)
-    dataset = data.load(options.data, data_dir=options.data_dir, download=options.download)
-    journal = search.Journal(Path(options.runs) / out.stem)
-    asked = {name: getattr(options, name) for name in ("seed", "steps", "epochs", "tangents")}
-    seen = trajectories.follow(options.model, dataset, **asked, journal=journal)
-    journal.close()
-    provenance.write_json(out, {**seen.to_dict(), **provenance.origin()})
-    plots.trajectories(seen, out.with_suffix(".png"))
-    for who, distance in seen.distances().items():
-        print(f"{who}: mean distance from the teacher's path {distance:.4f}")
-    print(f"Picture: {out.with_suffix('.png')}")
-
-
-def _list(options: argparse.Namespace) -> None:
-    from nttzoo import console, zoo
-
-    names = zoo.list_models(options.pattern, dataset=options.data, density=options.density, scheme=options.scheme)
-    if options.json:
-        print(json.dumps(names))
-        return
-    rows = []
-    for entry in map(zoo.info, names):
-        accuracy = f"{100 * entry.metrics['chosen']['test_accuracy']:.2f}"
-        rows.append((entry.name, accuracy, f"{entry.speedup['theoretical']:.1f}x", f"{entry.size / 1000:.0f} kB"))
-    print(console.table("", ("network", "test accuracy, %", "speed-up", "size"), rows))
-
-
-def _info(options: argparse.Namespace) -> None:
-    from nttzoo import card, zoo
-
-    entry = zoo.info(options.name)
-    print(json.dumps(entry.metrics) if options.json else card.card(entry.metrics))
-
-
-def _verify(options: argparse.Namespace) -> None:
-    from nttzoo import zoo
-
-    names = zoo.verify()
-    print(json.dumps(names) if options.json else f"{len(names)} networks are exactly as published.")
-
-
-def _publish(options: argparse.Namespace) -> None:
-    from nttzoo import data, provenance, publish
-
-    for comparison in map(Path, options.comparison):
-        name = provenance.read_json(comparison)["comparison"]["data"]
-        dataset = data.load(name, data_dir=options.data_dir, download=options.download)
-        for entry in publish.publish(comparison, dataset, runs=Path(options.runs), home=Path(options.home)):
-            print(entry)
-
-
-def _speedup(options: argparse.Namespace) -> None:
-    from nttzoo import architectures, cost, pruning
-
-    model = architectures.create(options.model, rngs=options.seed)
-    if options.prune in ("snip", "logit_snip"):
-        raise NttzooError(f"{options.prune!r} needs data; `speedup` takes random, scaled_random or magnitude.")
-    if options.prune != "dense":
-        pruning.prune(model, options.prune, density=options.density, scheme=options.scheme, key=options.seed)
-    report = cost.speedup(model)
-    print(json.dumps(report.to_dict()) if options.json else report)
-
-
-def _bench(options: argparse.Namespace) -> None:
-    from nttzoo import provenance
-    from nttzoo.bench import ntk, search, train
-
-    if options.out:
-        provenance.check_writable(options.out)
-    if options.what != "search" and not options.peer_python:
-        raise OptionError("name the peer's environment with --peer-python.")
-    if options.what == "search":
-        result = search.run()
-    elif options.what == "train":
-        result = train.run(peer_python=options.peer_python)
-    else:
-        result = ntk.run(peer_python=options.peer_python, growth=options.growth)
-    if options.out:
-        provenance.write_json(options.out, result)
-    print(json.dumps(result, indent=1))
-
-
-if __name__ == "__main__":
-    main()

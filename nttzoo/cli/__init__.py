@@ -1,0 +1,27 @@
+"""The `nttzoo` command: argument parsing and one call each."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+
+from nttzoo.cli.parser import make_parser
+from nttzoo.errors import Interrupted, NttzooError
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the command line; exits with 2 and one line on stderr if something is wrong with the arguments."""
+    parsed = make_parser().parse_args(arguments)
+    warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
+    try:
+        parsed.run(parsed)
+    except Interrupted as error:
+        print(f"nttzoo: {error}", file=sys.stderr)
+        sys.exit(128 + error.signal)
+    except NttzooError as error:
+        print(f"nttzoo: {type(error).__name__}: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("nttzoo: interrupted", file=sys.stderr)
+        sys.exit(130)

@@ -1,0 +1,183 @@
+"""What each command does: one call each. Heavy rooms are imported when they are used: `--help` is instant."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from nttzoo.errors import NttzooError, OptionError
+
+
+def _recipe_values(options: argparse.Namespace) -> dict[str, Any]:
+    names = "epochs batch_size learning_rate mask_every kernel_weight weight_decay tangents outputs start_density fall"
+    every = {name: getattr(options, name) for name in (*names.split(), "fall_shape")}
+    return {name: value for name, value in every.items() if value is not None}
+
+
+def train(options: argparse.Namespace) -> None:
+    """Prunes or takes a found student, trains it, and prints a summary."""
+    from nttzoo import baselines, data, provenance, training
+
+    if options.out:
+        provenance.check_writable(options.out)
+    config = training.TrainConfig(
+        epochs=options.epochs,
+        batch_size=options.batch_size,
+        learning_rate=options.learning_rate,
+        optimizer=options.optimizer,
+        loss=options.loss,
+        validation=options.validation,
+        seed=options.seed,
+    )
+    dataset = data.load(options.data, data_dir=options.data_dir, download=options.download)
+    if options.start:
+        from nttzoo import search
+
+        network, about = search.load_student(Path(options.start))
+        settings = {"model": about["architecture"], "method": about["recipe"], "scheme": about["scheme"]}
+        settings |= {"density": about["density"], "searched_on": about["data"], "search_seed": about["seed"]}
+        trained = baselines.train_network(network, dataset, config, settings)
+    else:
+        trained = baselines.train_baseline(
+            options.model, dataset, config, method=options.prune, density=options.density, scheme=options.scheme
+        )
+    print(trained)
+    if options.out:
+        provenance.write_json(options.out, {**trained.to_dict(), **provenance.origin()})
+
+
+def search(options: argparse.Namespace) -> None:
+    """Runs a search, or prints what it would take."""
+    from nttzoo import recipes, search
+
+    if options.distributed:
+        search.start_distributed()
+    config = search.SearchConfig(
+        model=options.model,
+        data=options.data,
+        densities=tuple(options.density),
+        schemes=tuple(options.scheme),
+        seed=options.seed,
+        recipe=recipes.find(options.recipe, options.model, options.data).change(**_recipe_values(options)),
+    )
+    where: dict[str, Any] = {"devices": options.devices, "data_dir": options.data_dir, "download": options.download}
+    if options.dry_run:
+        print(search.dry_run(config, **where))
+        return
+    summary = search.run(config, out=options.out, fresh=options.fresh, save_every=options.save_every, **where)
+    if summary.content:  # on the first host only
+        print(summary)
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Runs a comparison and prints its table."""
+    from nttzoo import comparison, data, provenance
+
+    asked = comparison.Comparison(
+        model=options.model,
+        data=options.data,
+        methods=tuple(options.methods),
+        densities=tuple(options.density),
+        schemes=tuple(options.scheme),
+        seeds=tuple(options.seeds),
+        train_epochs=options.train_epochs,
+        change=_recipe_values(options),
+    )
+    out = provenance.check_writable(options.out)
+    where = {"data_dir": options.data_dir, "download": options.download}
+    dataset = data.load(options.data, **where)
+    print(comparison.table(comparison.run(asked, dataset, out=out, runs=Path(options.runs), **where)))
+
+
+def visualise(options: argparse.Namespace) -> None:
+    """Follows networks on zeros and ones; writes numbers and a picture."""
+    from nttzoo import data, plots, provenance, search, trajectories
+
+    out = provenance.check_writable(options.out)
+    dataset = data.load(options.data, data_dir=options.data_dir, download=options.download)
+    journal = search.Journal(Path(options.runs) / out.stem)
+    asked = {name: getattr(options, name) for name in ("seed", "steps", "epochs", "tangents")}
+    seen = trajectories.follow(options.model, dataset, **asked, journal=journal)
+    journal.close()
+    provenance.write_json(out, {**seen.to_dict(), **provenance.origin()})
+    plots.trajectories(seen, out.with_suffix(".png"))
+    for who, distance in seen.distances().items():
+        print(f"{who}: mean distance from the teacher's path {distance:.4f}")
+    print(f"Picture: {out.with_suffix('.png')}")
+
+
+def list_models(options: argparse.Namespace) -> None:
+    """Prints the published networks."""
+    from nttzoo import console, zoo
+
+    names = zoo.list_models(options.pattern, dataset=options.data, density=options.density, scheme=options.scheme)
+    if options.json:
+        print(json.dumps(names))
+        return
+    rows = []
+    for entry in map(zoo.info, names):
+        accuracy = f"{100 * entry.metrics['chosen']['test_accuracy']:.2f}"
+        rows.append((entry.name, accuracy, f"{entry.speedup['theoretical']:.1f}x", f"{entry.size / 1000:.0f} kB"))
+    print(console.table("", ("network", "test accuracy, %", "speed-up", "size"), rows))
+
+
+def info(options: argparse.Namespace) -> None:
+    """Prints a card, or the metrics behind it."""
+    from nttzoo import card, zoo
+
+    entry = zoo.info(options.name)
+    print(json.dumps(entry.metrics) if options.json else card.card(entry.metrics))
+
+
+def verify(options: argparse.Namespace) -> None:
+    """Checks all published networks."""
+    from nttzoo import zoo
+
+    names = zoo.verify()
+    print(json.dumps(names) if options.json else f"{len(names)} networks are exactly as published.")
+
+
+def publish(options: argparse.Namespace) -> None:
+    """Makes entries of comparisons and prints their names."""
+    from nttzoo import data, provenance, publish
+
+    for comparison in map(Path, options.comparison):
+        name = provenance.read_json(comparison)["comparison"]["data"]
+        dataset = data.load(name, data_dir=options.data_dir, download=options.download)
+        for entry in publish.publish(comparison, dataset, runs=Path(options.runs), home=Path(options.home)):
+            print(entry)
+
+
+def speedup(options: argparse.Namespace) -> None:
+    """Prints what a pruned network costs."""
+    from nttzoo import architectures, cost, pruning
+
+    model = architectures.create(options.model, rngs=options.seed)
+    if options.prune in ("snip", "logit_snip"):
+        raise NttzooError(f"{options.prune!r} needs data; `speedup` takes random, scaled_random or magnitude.")
+    if options.prune != "dense":
+        pruning.prune(model, options.prune, density=options.density, scheme=options.scheme, key=options.seed)
+    report = cost.speedup(model)
+    print(json.dumps(report.to_dict()) if options.json else report)
+
+
+def bench(options: argparse.Namespace) -> None:
+    """Measures and prints; the file is written first."""
+    from nttzoo import provenance
+    from nttzoo.bench import ntk, search, train
+
+    if options.out:
+        provenance.check_writable(options.out)
+    if options.what != "search" and not options.peer_python:
+        raise OptionError("name the peer's environment with --peer-python.")
+    if options.what == "search":
+        result = search.run()
+    elif options.what == "train":
+        result = train.run(peer_python=options.peer_python)
+    else:
+        result = ntk.run(peer_python=options.peer_python, growth=options.growth)
+    if options.out:
+        provenance.write_json(options.out, result)
+    print(json.dumps(result, indent=1))
