@@ -57,7 +57,7 @@ def test_names_can_be_listed_and_filtered(home):
 
 def test_a_loaded_network_is_the_searchs_student(home, made):
     model = nttzoo.load(NAME)
-    own = nttzoo.load(made[1] / ASKED.config("ntt", 0).name / "students" / "2pct-global")
+    own = nttzoo.load(made[1] / ASKED.folder(ASKED.config("ntt", 0)) / "students" / "2pct-global")
     x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 28, 28, 1)), jnp.float32)
     np.testing.assert_array_equal(model(x), own(x))
     assert masks.density_report(model).total.kept == round(0.02 * 266_200)
@@ -168,14 +168,14 @@ def test_wrong_requests(home, made):
     with pytest.raises(OptionError, match="'init', 'trained'"):
         nttzoo.load(NAME, weights="final")
     with pytest.raises(RunError, match=r"holds 2 students: 2pct-global, 5\.5pct-global\. Give"):
-        nttzoo.load(made[1] / ASKED.config("ntt", 0).name)
+        nttzoo.load(made[1] / ASKED.folder(ASKED.config("ntt", 0)))
     with pytest.raises(NttzooError):
         nttzoo.load(Path("nowhere"))
 
 
 def test_a_network_without_a_path_from_input_to_output_is_not_published(made, tmp_path):
     shutil.copytree(made[1], tmp_path / "runs")
-    student = tmp_path / "runs" / ASKED.config("ntt", 0).name / "students" / "2pct-global"
+    student = tmp_path / "runs" / ASKED.folder(ASKED.config("ntt", 0)) / "students" / "2pct-global"
     model, about = search.load_student(student)
     model.linear3.mask[...] = jnp.zeros_like(model.linear3.mask[...])
     search.save_student(student, model, about)
