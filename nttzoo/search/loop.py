@@ -110,7 +110,7 @@ def _run(students: Students, state: States, step: int, journal: Journal, save_ev
     plan, pace, saved = students.plan, Pace(), time.monotonic()
     with _listening() as asked, console.progress_bar(show=progress) as bar:
         task = bar.add_task("search", total=plan.steps, completed=step, note="")
-        if not journal.lines:
+        if step == 0 and not journal.lines:
             _report(students, state, 0, journal)
         while step < plan.steps:
             due = time.monotonic() - saved > save_every
