@@ -238,8 +238,8 @@ def test_the_search_never_sees_a_label(monkeypatch, tmp_path):
     blind = dataclasses.replace(real, train=data.Labelled(real.train.images, Untouchable()))
     monkeypatch.setattr(data, "load", lambda *args, **kwargs: blind)
     wanted = search.SearchConfig(schemes=("layerwise", "global"))
-    wanted = dataclasses.replace(wanted, recipe=wanted.recipe.change(epochs=1, batch_size=1000, held_out=0.02))
-    assert search.run(wanted, out=tmp_path / "run", progress=False).content["steps"] == 5
+    wanted = dataclasses.replace(wanted, recipe=wanted.recipe.change(epochs=1, batch_size=400, held_out=0.02))
+    assert search.run(wanted, out=tmp_path / "run", progress=False).content["steps"] == 13
 
 
 def test_a_loss_that_breaks_names_step_and_term_and_keeps_the_last_good_state(tmp_path):
@@ -263,7 +263,7 @@ def finished(folder, **change):
         journal.close()
 
 
-@pytest.mark.parametrize("stop", [1, 3, 7, 10])
+@pytest.mark.parametrize("stop", [3, 7])
 def test_an_interrupted_run_ends_bit_for_bit_like_a_whole_one(tmp_path, monkeypatch, stop):
     change = {"densities": (0.2, 0.3), "schemes": ("layerwise", "global"), "outputs": 2, "start_density": 0.5}
     whole = finished(tmp_path / "whole", **change)
