@@ -22,7 +22,7 @@ EVEN = [name for name, method in METHODS.items() if method.even]  # alike under 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What is compared. `change` overrides values of the recipes, such as epochs or outputs; `train` of training."""
+    """What is compared. `change` overrides values of the recipes, such as epochs or outputs."""
 
     model: str
     data: str

@@ -21,14 +21,16 @@ def publish(comparison: Path, dataset: Dataset, *, runs: Path, home: Path) -> li
     """Writes one entry per density and scheme of a comparison; `runs` holds its searches. Returns the names."""
     content = provenance.read_json(comparison)
     asked = Comparison.from_dict(content["comparison"])
-    names = []
-    for scheme in asked.schemes:
-        for density in asked.densities:
-            metrics, folder = _metrics(asked, content, density, scheme, dataset, runs)
-            _write_entry(home, metrics, folder)
-            names.append(metrics["name"])
+    # All are looked at before the first is written.
+    entries = [
+        _metrics(asked, content, density, scheme, dataset, runs)
+        for scheme in asked.schemes
+        for density in asked.densities
+    ]
+    for metrics, folder in entries:
+        _write_entry(home, metrics, folder)
     regenerate(home)
-    return names
+    return [metrics["name"] for metrics, _ in entries]
 
 
 def _metrics(

@@ -187,6 +187,13 @@ def test_the_first_step_by_hand():
         assert np.array_equal(mask, np.asarray(masks.keep_largest(jnp.abs(layer.kernel[...]), mask.sum())))
 
 
+def test_a_layer_that_a_refresh_empties_is_warned_of_by_name():
+    weak = teacher()
+    weak.linear1.kernel[...] = weak.linear1.kernel[...] * 1e-6
+    with pytest.warns(UserWarning, match=r"no weight survived in: linear1\."):
+        search.transfer(weak, images(), config(schemes=("global",)), progress=False)
+
+
 def test_gradual_reaches_the_target():
     found = transfer(densities=(0.05,), start_density=0.5, epochs=6)
     densities = [line["students"]["5pct-layerwise"]["density"] for line in found.reports]

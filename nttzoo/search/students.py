@@ -153,7 +153,7 @@ class Students:
             kept, churn = self._refresh[target.scheme](state.params, state.masks, counts)
             refreshed.append(replace(state, masks=kept, churn=churn))
             if target.scheme == "global":
-                masks.warn_of_empty_layers({path: mask[...] for path, mask in nnx.to_flat_state(kept)})
+                masks.warn_of_empty_layers({path[:-1]: mask[...] for path, mask in nnx.to_flat_state(kept)})
         return tuple(refreshed)
 
     def evaluate(self, states: States) -> list[tuple[float, float]]:
@@ -263,7 +263,7 @@ class Students:
     def _cache_pays(self) -> bool:
         images, outputs = self.images.shape[0], self.num_outputs
         fits = 4 * (images * outputs) ** 2 <= CACHE_BYTES
-        # Each step would compute a quarter of the entries that a batch has among its own images.
+        # A step computes (batch_size / 2)^2 blocks of the kernel, the table has images^2.
         return fits and self.plan.steps * self.recipe.batch_size**2 > 4 * images**2
 
     def _teacher_on_all(self, images: np.ndarray) -> Behaviour:
