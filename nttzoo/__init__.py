@@ -14,6 +14,8 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from nttzoo.cost import Speedup as Speedup
     from nttzoo.cost import speedup as speedup
+    from nttzoo.export import export_onnx as export_onnx
+    from nttzoo.nn import densify as densify
     from nttzoo.nn import sparsify as sparsify
     from nttzoo.ntk import empirical_ntk as empirical_ntk
     from nttzoo.ntk import kernel_distance as kernel_distance
@@ -31,6 +33,7 @@ _ROOMS = (
     "data",
     "dynamics",
     "errors",
+    "export",
     "masks",
     "nn",
     "ntk",
@@ -44,6 +47,7 @@ _ROOMS = (
 )
 _NAMES = {
     "sparsify": "nn",
+    "densify": "nn",
     "prune": "pruning",
     "fit": "training",
     "TrainConfig": "training",
@@ -54,6 +58,7 @@ _NAMES = {
     "load": "zoo",
     "info": "zoo",
     "list_models": "zoo",
+    "export_onnx": "export",
 }
 
 __all__ = ["__version__", *_NAMES, *_ROOMS]

@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.nn import relu
 from jaxtyping import Array, Float
 
 from nttzoo import nn
@@ -70,6 +69,20 @@ def create(name: str, *, num_classes: int = 10, input_shape: Shape | None = None
     return make(num_classes=num_classes, input_shape=shape, rngs=nnx.Rngs(rngs) if isinstance(rngs, int) else rngs)
 
 
+def blank(name: str, *, num_classes: int, input_shape: Shape, seed: int) -> Network:
+    """A network as `create` gives, but with zeros for weights: at once, for weights that come from a file."""
+    network = nnx.eval_shape(lambda: create(name, num_classes=num_classes, input_shape=input_shape, rngs=seed))
+    leaves, tree = jax.tree.flatten(nnx.state(network))
+
+    def value(index: int, leaf: jax.ShapeDtypeStruct) -> Array:
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jax.random.fold_in(jax.random.key(seed), index)  # a stream of its own for each dropout
+        return jnp.full(leaf.shape, leaf.dtype == bool, leaf.dtype)  # masks are full
+
+    nnx.update(network, jax.tree.unflatten(tree, [value(i, leaf) for i, leaf in enumerate(leaves)]))
+    return network
+
+
 _INIT = {"kernel_init": nnx.initializers.glorot_normal(), "bias_init": nnx.initializers.normal(0.01)}
 
 
@@ -94,18 +107,29 @@ def _flat_size(input_shape: Shape, windows: list[int | str], channels: int, who:
     return height * width * channels
 
 
+@jax.custom_jvp
 def max_pool(x: Float[Array, "n h w c"]) -> Float[Array, "n h//2 w//2 c"]:
     """2x2 max pooling with stride 2; an odd last row or column is dropped; ties go to the first pixel in C order."""
-    n, h, w, c = x.shape
-    x = x[:, : h // 2 * 2, : w // 2 * 2].reshape(n, h // 2, 2, w // 2, 2, c)
-    # The choice is piecewise constant. Made once per example, on the values, it leaves a derivative that is a mere
-    # selection: cheap to differentiate again, and shared by all outputs of a tangent kernel.
-    values = jax.lax.stop_gradient(x)
-    top = values.max((2, 4), keepdims=True)
+    return nnx.max_pool(x, window_shape=(2, 2), strides=(2, 2), padding="VALID")
+
+
+@max_pool.defjvp
+def _max_pool_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    # XLA's own derivative scatters. The choice is piecewise constant: made once per example, on the values, it leaves a
+    # mere selection: cheap to differentiate again, and shared by all outputs of a tangent kernel.
+    (x,), (tangent,) = primals, tangents
+    top = max_pool(x)
+    values = _blocks(x)
     pixel = jnp.arange(4).reshape(1, 1, 2, 1, 2, 1)
     # NaN, which equals nothing, counts as largest: it must not vanish here.
-    first = jnp.where((values == top) | jnp.isnan(values), pixel, 4).min((2, 4), keepdims=True)
-    return jnp.where(pixel == first, x, 0).sum((2, 4))
+    largest = (values == top[:, :, None, :, None]) | jnp.isnan(values)
+    first = jnp.where(largest, pixel, 4).min((2, 4), keepdims=True)
+    return top, jnp.where(pixel == first, _blocks(tangent), 0).sum((2, 4))
+
+
+def _blocks(x: Float[Array, "n h w c"]) -> Float[Array, "n h//2 2 w//2 2 c"]:
+    n, h, w, c = x.shape
+    return x[:, : h // 2 * 2, : w // 2 * 2].reshape(n, h // 2, 2, w // 2, 2, c)
 
 
 @ARCHITECTURES.register("lenet300")
@@ -122,9 +146,9 @@ class LeNet300(Network):
 
     def features(self, images: Array, rngs: nnx.Rngs | None) -> Array:
         """784 - 300 - 100 - classes."""
-        x = images.reshape(len(images), -1)
-        x = relu(self.linear1(x))
-        x = relu(self.linear2(x))
+        x = images.reshape(images.shape[0], -1)
+        x = nnx.relu(self.linear1(x))
+        x = nnx.relu(self.linear2(x))
         return self.linear3(x)
 
 
@@ -144,10 +168,10 @@ class LeNet5(Network):
 
     def features(self, images: Array, rngs: nnx.Rngs | None) -> Array:
         """Pooling before ReLU, which is the same and costs less."""
-        x = relu(max_pool(self.conv1(images)))
-        x = relu(max_pool(self.conv2(x)))
-        x = x.reshape(len(x), -1)
-        x = relu(self.linear1(x))
+        x = nnx.relu(max_pool(self.conv1(images)))
+        x = nnx.relu(max_pool(self.conv2(x)))
+        x = x.reshape(x.shape[0], -1)
+        x = nnx.relu(self.linear1(x))
         return self.linear2(x)
 
 
@@ -172,13 +196,13 @@ class Conv4(Network):
 
     def features(self, images: Array, rngs: nnx.Rngs | None) -> Array:
         """Pooling before ReLU, which is the same and costs less."""
-        x = relu(self.conv1(images))
-        x = relu(max_pool(self.conv2(x)))
+        x = nnx.relu(self.conv1(images))
+        x = nnx.relu(max_pool(self.conv2(x)))
         x = self.dropout1(x, rngs=rngs)
-        x = relu(self.conv3(x))
-        x = relu(max_pool(self.conv4(x)))
+        x = nnx.relu(self.conv3(x))
+        x = nnx.relu(max_pool(self.conv4(x)))
         x = self.dropout2(x, rngs=rngs)
-        x = x.reshape(len(x), -1)
-        x = relu(self.linear1(x))
+        x = x.reshape(x.shape[0], -1)
+        x = nnx.relu(self.linear1(x))
         x = self.dropout3(x, rngs=rngs)
         return self.linear2(x)

@@ -10,7 +10,7 @@ from flax import nnx
 from jaxtyping import Array
 
 from nttzoo import architectures, console, cost, masks, pruning, training
-from nttzoo.data import Dataset, standardise
+from nttzoo.data import Dataset
 
 SCORING_IMAGES = {"cifar10": 128, "svhn": 128}
 
@@ -54,7 +54,7 @@ def scoring_batch(data: Dataset, seed: int) -> tuple[Array, Array]:
     """The labelled batch on which SNIP scores weights: up to 100 standardised images, 128 of CIFAR-10 and SVHN."""
     count = min(SCORING_IMAGES.get(data.name, 100), len(data.train))
     images, labels = next(data.train.batches(count, seed=seed))
-    return standardise(jnp.asarray(images), jnp.asarray(data.mean), jnp.asarray(data.std)), jnp.asarray(labels)
+    return data.standardise(images), jnp.asarray(labels)
 
 
 def train_baseline(

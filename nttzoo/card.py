@@ -88,6 +88,11 @@ def _usage(name: str) -> str:
         f'model = nttzoo.load("{name}", weights="trained")',
         "logits = model(model.input_spec.standardise(images))  # uint8 [n, h, w, c]",
         "```",
+        "",
+        _fill(
+            "`model.onnx` beside this card is the trained network for other runtimes: masks carried out, weights as "
+            "sparse initialisers, images as float32 [batch, h, w, c]; mean, std and class names are in its metadata."
+        ),
     ]
     return "\n".join(lines)
 

@@ -135,6 +135,10 @@ class Dataset:
         """Standard deviation of the training images per channel, on the same scale."""
         return self._moments[1]
 
+    def standardise(self, images: Num[np.ndarray, "n h w c"]) -> Float[Array, "n h w c"]:
+        """Images on the scale of this data set's training images: mean 0 and standard deviation 1 per channel."""
+        return standardise(jnp.asarray(images), jnp.asarray(self.mean), jnp.asarray(self.std))
+
     @cached_property
     def _moments(self) -> tuple[np.ndarray, np.ndarray]:
         images = self.train.images

@@ -64,3 +64,7 @@ class Interrupted(NttzooError):
 
 class ZooError(NttzooError, RuntimeError):
     """An entry of the zoo is damaged, or made for another version."""
+
+
+class ExportError(NttzooError, RuntimeError):
+    """A network cannot be written in another form, or its copy does not compute the same."""

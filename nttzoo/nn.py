@@ -125,6 +125,23 @@ def sparsify(model: M, *, copy: bool = True) -> M:
     return model
 
 
+def densify(model: M) -> M:
+    """The inverse of `sparsify`: a copy of plain NNX layers, with zeros in place of the pruned weights."""
+    model = nnx.clone(model)
+    layer: Any
+    for _, layer in nnx.iter_modules(model):
+        if is_masked(layer):
+            layer.kernel[...] = layer.masked_kernel()
+            layer.__class__ = next(plain for plain, masked in _MASKED.items() if isinstance(layer, masked))
+            if isinstance(layer, nnx.Conv):
+                layer.mask = None
+                if layer.conv_general_dilated is conv_general_dilated:
+                    layer.conv_general_dilated = jax.lax.conv_general_dilated
+            else:
+                del layer.mask
+    return model
+
+
 def path_name(path: Path) -> str:
     """A layer's place in its model as people write it: ("layers", 0) -> "layers.0"."""
     return ".".join(map(str, path)) or "(the model itself)"

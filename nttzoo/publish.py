@@ -11,7 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from nttzoo import card, checkpoint, cost, masks, provenance, recipes, search, zoo
+import numpy as np
+
+from nttzoo import card, checkpoint, cost, export, masks, provenance, recipes, search, zoo
 from nttzoo.comparison import EVEN, Comparison
 from nttzoo.data import Dataset
 from nttzoo.errors import RunError
@@ -27,8 +29,9 @@ def publish(comparison: Path, dataset: Dataset, *, runs: Path, home: Path) -> li
         for scheme in asked.schemes
         for density in asked.densities
     ]
+    images = np.asarray(dataset.standardise(dataset.test.images[:64]))
     for metrics, folder in entries:
-        _write_entry(home, metrics, folder)
+        _write_entry(home, metrics, folder, images)
     regenerate(home)
     return [metrics["name"] for metrics, _ in entries]
 
@@ -89,7 +92,7 @@ def _compared(cases: list[dict[str, Any]], scheme: str) -> list[dict[str, Any]]:
     return list(rows.values())
 
 
-def _write_entry(home: Path, metrics: dict[str, Any], student: Path) -> None:
+def _write_entry(home: Path, metrics: dict[str, Any], student: Path, images: np.ndarray) -> None:
     """Writes an entry's folders beside their places and moves them there when they are whole."""
     name = metrics["name"]
     part = home / f".publishing-{name}"
@@ -97,9 +100,12 @@ def _write_entry(home: Path, metrics: dict[str, Any], student: Path) -> None:
     people, machines = part / "models" / name, part / "checkpoints" / name
     people.mkdir(parents=True)
     machines.mkdir(parents=True)
-    checkpoint.save_arrays(machines / "init", checkpoint.load_arrays(student / "arrays"))
-    if (student / "trained").is_dir():
-        checkpoint.save_arrays(machines / "trained", checkpoint.load_arrays(student / "trained" / "arrays"))
+    for kind, folder in (("init", student), ("trained", student / "trained")):
+        if folder.is_dir():
+            checkpoint.save_arrays(machines / kind, checkpoint.load_arrays(folder / "arrays"))
+            model = zoo.build(metrics)
+            checkpoint.unpack(model, checkpoint.load_arrays(machines / kind))
+    export.export_onnx(model, people / "model.onnx", name=name, images=images)  # trained, if it was
     provenance.write_json(people / "metrics.json", metrics)
     (people / "recipe.toml").write_text(_toml(metrics))
     (people / "card.md").write_text(card.card(metrics))

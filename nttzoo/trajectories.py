@@ -16,7 +16,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from nttzoo import architectures, dynamics, pruning, recipes, search
-from nttzoo.data import Dataset, standardise
+from nttzoo.data import Dataset
 from nttzoo.errors import DataError, UnknownName
 from nttzoo.nn import merge_params, split_params
 from nttzoo.ntk import empirical_ntk
@@ -121,6 +121,4 @@ def _zeros_and_ones(dataset: Dataset) -> tuple[Float[Array, "n h w c"], Float[Ar
     if len(chosen) < IMAGES:
         raise DataError(f"{dataset.name!r} has {len(chosen)} images of its first two classes; {IMAGES} are needed.")
     chosen = chosen[:IMAGES]
-    moments = jnp.asarray(dataset.mean), jnp.asarray(dataset.std)
-    x = standardise(jnp.asarray(dataset.train.images[chosen]), *moments)
-    return x, jax.nn.one_hot(dataset.train.labels[chosen], 2)
+    return dataset.standardise(dataset.train.images[chosen]), jax.nn.one_hot(dataset.train.labels[chosen], 2)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -65,7 +66,7 @@ class _Place:
 
     home: Path
     name: str
-    manifest_hash: str
+    listed: dict[str, Any]  # what the index says of it
 
     @property
     def folders(self) -> tuple[Path, Path]:
@@ -90,7 +91,7 @@ def _places() -> dict[str, _Place]:
         index = home / "models" / "index.json"
         if index.exists():
             for name, entry in read_index(home).items():
-                found[name] = _Place(home, name, entry["manifest_sha256"])
+                found[name] = _Place(home, name, entry)
     return found
 
 
@@ -110,15 +111,12 @@ def list_models(
 ) -> list[str]:
     """The names of published networks, sorted: `list_models("conv4-*", density=0.01)`."""
     wanted = {"dataset": dataset, "density": density, "scheme": scheme}
-    chosen = []
-    for home in homes():
-        if not (home / "models" / "index.json").exists():
-            continue
-        for name, entry in read_index(home).items():
-            fits = all(value is None or entry[key] == value for key, value in wanted.items())
-            if fits and fnmatch.fnmatchcase(name, pattern):
-                chosen.append(name)
-    return sorted(set(chosen))
+    return sorted(
+        name
+        for name, place in _places().items()
+        if fnmatch.fnmatchcase(name, pattern)
+        and all(value is None or place.listed[key] == value for key, value in wanted.items())
+    )
 
 
 def _find(name: str) -> _Place:
@@ -154,7 +152,7 @@ def load(name: str | Path, *, weights: Weights = "init") -> architectures.Networ
     place = _find(name)
     check(place)
     metrics = provenance.read_json(place.folders[0] / "metrics.json")
-    model = _build(metrics)
+    model = build(metrics)
     arrays = place.folders[1] / weights
     if not arrays.is_dir():
         raise ZooError(f"{name!r} has no {weights} weights.")
@@ -163,12 +161,13 @@ def load(name: str | Path, *, weights: Weights = "init") -> architectures.Networ
     return model
 
 
-def _build(metrics: dict[str, Any]) -> Any:
+def build(metrics: dict[str, Any]) -> Any:
+    """A network as an entry's metrics describe it, with what its inputs need; weights and masks are still to come."""
     spec = InputSpec(
         tuple(metrics["input_shape"]), tuple(metrics["mean"]), tuple(metrics["std"]), tuple(metrics["classes"])
     )
-    model: Any = architectures.create(
-        metrics["architecture"], num_classes=len(spec.classes), input_shape=spec.shape, rngs=metrics["seed"]
+    model: Any = architectures.blank(
+        metrics["architecture"], num_classes=len(spec.classes), input_shape=spec.shape, seed=metrics["seed"]
     )
     model.input_spec = spec
     return model
@@ -186,6 +185,41 @@ def _load_own(folder: Path, weights: Weights) -> Any:
     return search.load_student(students[0] / "trained" if weights == "trained" else students[0])[0]
 
 
+@dataclass(frozen=True)
+class LoadCheck:
+    """That a published network loads and is what its card says; how long loading takes after imports."""
+
+    name: str
+    density: float
+    milliseconds: float
+
+
+def load_check(name: str) -> LoadCheck:
+    """Loads a network with each of its weights and compares it with its metrics; raises if they disagree."""
+    from nttzoo import checkpoint, masks  # noqa: F401  Orbax's import is not part of loading
+
+    metrics = info(name).metrics
+    began = time.perf_counter()
+    model: Any = load(name)
+    elapsed = time.perf_counter() - began
+    loaded: list[Any] = [model, *([load(name, weights="trained")] if "trained" in kinds_of(name) else [])]
+    expected = [(layer["name"], layer["kept"]) for layer in metrics["layers"]]
+    for network in loaded:
+        report = masks.density_report(network)
+        if [(layer.name, layer.kept) for layer in report.layers] != expected:
+            raise ZooError(f"{name!r} does not have the weights per layer that its card tells.")
+        outputs = network(jnp.ones((2, *network.input_spec.shape)))
+        if outputs.shape != (2, len(network.input_spec.classes)) or not bool(jnp.isfinite(outputs).all()):
+            raise ZooError(f"{name!r} gives outputs of shape {outputs.shape}, or not finite ones.")
+    return LoadCheck(name, masks.density_report(model).total.density, 1000 * elapsed)
+
+
+def kinds_of(name: str) -> list[str]:
+    """Which weights a published network comes with: "init" and, as a rule, "trained"."""
+    folder = _find(name).folders[1]
+    return [kind for kind in ("init", "trained") if (folder / kind).is_dir()]
+
+
 # Checking.
 
 
@@ -193,7 +227,7 @@ def check(place: _Place) -> None:
     """Raises, with the file's name, unless an entry's files are exactly those of its manifest."""
     if not place.manifest.is_file() or place.manifest.is_symlink():
         raise ZooError(f"{place.manifest} is missing. Install nttzoo again.")
-    if sha256(place.manifest) != place.manifest_hash:
+    if sha256(place.manifest) != place.listed["manifest_sha256"]:
         raise ZooError(f"{place.manifest} is not the one in the index: it was changed. Install nttzoo again.")
     listed = provenance.read_json(place.manifest)["files"]
     present = files_of(place.home, place.name)

@@ -28,6 +28,23 @@ def small():
 @pytest.mark.parametrize(
     ("name", "size", "multiply_adds"), [("lenet300", 266_200, 266_200), ("lenet5", 430_500, 2_293_000)]
 )
+@pytest.mark.parametrize("name", ["lenet300", "conv4"])
+def test_a_blank_network_has_the_same_state_without_weights(name):
+    options = {"num_classes": 3, "input_shape": (16, 16, 1)}
+    made = architectures.create(name, **options, rngs=0)
+    blank = architectures.blank(name, **options, seed=0)
+    assert nnx.graphdef(blank) == nnx.graphdef(made)
+    assert jax.tree.map(jnp.shape, nnx.state(blank)) == jax.tree.map(jnp.shape, nnx.state(made))
+    for kind, value in ((nnx.Param, 0), (nn.Mask, 1)):
+        assert all(bool((leaf == value).all()) for leaf in jax.tree.leaves(nnx.state(blank, kind)))
+    nnx.update(blank, nnx.state(made, nnx.Param))
+    x = jnp.ones((2, 16, 16, 1))
+    blank.eval(), made.eval()
+    np.testing.assert_array_equal(blank(x), made(x))
+    blank.train()
+    assert blank(x).shape == (2, 3)  # dropout has its random streams
+
+
 def test_weights_and_multiply_adds(name, size, multiply_adds):
     model = create(name, rngs=0)
     report = masks.density_report(model).total

@@ -434,3 +434,26 @@ def test_set_masks_replaces_only_the_named_masks():
 def test_path_names():
     assert nn.path_name(("layers", 0, "out")) == "layers.0.out"
     assert nn.path_name(()) == "(the model itself)"
+
+
+def test_densify_undoes_sparsify():
+    class Mine(nnx.Module):
+        def __init__(self, rngs):
+            self.conv = nnx.Conv(2, 4, (3, 3), rngs=rngs)
+            self.general = nnx.LinearGeneral((4,), (2, 3), rngs=rngs)
+            self.head = nnx.Linear(3, 2, rngs=rngs)
+
+        def __call__(self, x):
+            return self.head(self.general(self.conv(x)))
+
+    sparse = nttzoo.prune(nttzoo.sparsify(Mine(nnx.Rngs(0))), "magnitude", density=0.3)
+    dense = nttzoo.densify(sparse)
+    assert [type(layer) for layer in (dense.conv, dense.general, dense.head)] == [
+        nnx.Conv,
+        nnx.LinearGeneral,
+        nnx.Linear,
+    ]
+    assert not nnx.to_flat_state(nnx.state(dense, nttzoo.nn.Mask)).paths
+    assert int((dense.conv.kernel[...] != 0).sum()) == round(0.3 * 72)
+    x = jax.random.normal(jax.random.key(0), (2, 5, 5, 2))
+    np.testing.assert_allclose(dense(x), sparse(x), rtol=1e-5, atol=1e-6)

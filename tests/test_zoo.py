@@ -5,6 +5,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import onnxruntime
 import optax
 import pytest
 from flax import nnx
@@ -64,6 +65,38 @@ def test_a_loaded_network_is_the_searchs_student(home, made):
     entry = nttzoo.info(NAME)
     assert [layer["kept"] for layer in entry.layers] == [x.kept for x in masks.density_report(model).layers]
     assert (entry.architecture, entry.dataset, entry.density, entry.scheme) == ("lenet300", "mnist5k", 0.02, "global")
+
+
+def test_the_onnx_file_has_the_accuracy_of_the_card(home):
+    session = onnxruntime.InferenceSession(home / "models" / NAME / "model.onnx", providers=["CPUExecutionProvider"])
+    digits = data.load("mnist5k")
+    (logits,) = session.run(None, {"images": np.asarray(digits.standardise(digits.test.images))})
+    accuracy = float((logits.argmax(1) == digits.test.labels).mean())
+    assert accuracy == pytest.approx(nttzoo.info(NAME).metrics["chosen"]["test_accuracy"], abs=0.002)
+    assert session.get_modelmeta().custom_metadata_map["name"] == NAME
+
+
+def test_load_check(home, capsys):
+    cli.main(["load-check", NAME, "--json"])
+    (check,) = json.loads(capsys.readouterr().out)
+    assert check["name"] == NAME
+    assert check["density"] == pytest.approx(0.02, abs=1e-5)
+    cli.main(["load-check", NAME])
+    assert "loads in" in capsys.readouterr().out
+    metrics = home / "models" / NAME / "metrics.json"
+    content = json.loads(metrics.read_text())
+    content["layers"][0]["kept"] += 1
+    metrics.write_text(json.dumps(content))
+    publish.regenerate(home)
+    with pytest.raises(ZooError, match="weights per layer"):
+        zoo.load_check(NAME)
+
+
+def test_export_from_the_command_line(home, tmp_path, capsys):
+    cli.main(["export", NAME, str(tmp_path / "m.onnx"), "--layout", "NCHW", "--batch", "2", "--dense"])
+    assert "outputs in ONNX Runtime differ" in capsys.readouterr().out
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
+    assert session.get_inputs()[0].shape == [2, 1, 28, 28]
 
 
 def test_trained_weights_have_the_accuracy_of_the_card(home):
@@ -197,6 +230,10 @@ def test_each_published_entry_loads_is_at_its_density_and_matches_its_card(name)
         assert [x.kept for x in report.layers] == [layer["kept"] for layer in entry.layers]
         assert bool(jnp.isfinite(model(jnp.ones((1, *model.input_spec.shape)))).all())
     home = next(h for h in zoo.homes() if (h / "models" / name).is_dir())
+    session = onnxruntime.InferenceSession(home / "models" / name / "model.onnx", providers=["CPUExecutionProvider"])
+    x = np.random.default_rng(0).normal(size=(4, *model.input_spec.shape)).astype(np.float32)
+    expected = np.asarray(model(jnp.asarray(x)))
+    assert np.abs(session.run(None, {"images": x})[0] - expected).max() <= 1e-5 * np.abs(expected).max()
     assert (home / "models" / name / "card.md").read_text() == card.card(entry.metrics)
     assert name == f"{entry.architecture}-{entry.dataset}-{100 * entry.density:.6g}pct-{entry.scheme}"
 

@@ -139,6 +139,31 @@ def verify(options: argparse.Namespace) -> None:
     print(json.dumps(names) if options.json else f"{len(names)} networks are exactly as published.")
 
 
+def load_check(options: argparse.Namespace) -> None:
+    """Loads published networks and compares them with their cards."""
+    from dataclasses import asdict
+
+    from nttzoo import console, zoo
+
+    names = options.names or zoo.list_models()
+    checks = [zoo.load_check(name) for name in names]
+    if options.json:
+        print(json.dumps([asdict(check) for check in checks]))
+        return
+    rows = [(check.name, f"{check.density:.2%}", f"{check.milliseconds:.0f} ms") for check in checks]
+    print(console.table("all as their cards say", ("network", "density", "loads in"), rows))
+
+
+def export(options: argparse.Namespace) -> None:
+    """Writes a network as an ONNX file."""
+    from nttzoo import export
+
+    model = Path(options.name) if Path(options.name).is_dir() else options.name
+    batch = int(options.batch) if options.batch.isdigit() else options.batch
+    asked = {key: getattr(options, key) for key in ("weights", "opset", "layout")}
+    print(export.export_onnx(model, options.out, sparse=not options.dense, batch=batch, **asked))
+
+
 def publish(options: argparse.Namespace) -> None:
     """Makes entries of comparisons and prints their names."""
     from nttzoo import data, provenance, publish

@@ -79,6 +79,23 @@ def make_parser() -> argparse.ArgumentParser:
     verify = _command(commands, "verify", does.verify, "check every file of every published network")
     verify.add_argument("--json", action="store_true", help="print JSON")
 
+    loads = _command(
+        commands, "load-check", does.load_check, "load published networks and compare them with their cards"
+    )
+    loads.add_argument("names", nargs="*", metavar="NAME", help="(default: all)")
+    loads.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+    export = _command(commands, "export", does.export, "write a network as an ONNX file and check it in ONNX Runtime")
+    export.add_argument("name", metavar="NAME", help="a published network, or the folder of a student of one's own")
+    export.add_argument("out", metavar="FILE", help="such as model.onnx")
+    export.add_argument("--weights", default="trained", help="trained or init (default: trained)")
+    export.add_argument(
+        "--dense", action="store_true", help="store zeros too, for runtimes that cannot read sparse ones"
+    )
+    export.add_argument("--opset", type=int, default=17, help="(default: 17)")
+    export.add_argument("--batch", default="B", help="a number, or a name for any number (default: B)")
+    export.add_argument("--layout", default="NHWC", help="of the images: NHWC or NCHW (default: NHWC)")
+
     publish = _command(commands, "publish", does.publish, "make entries of the zoo from finished comparisons")
     publish.add_argument("comparison", nargs="+", help="JSON files of `nttzoo compare`")
     publish.add_argument("--runs", metavar="FOLDER", required=True, help="where the comparison's searches are")

@@ -185,8 +185,8 @@ def load_student(folder: Path) -> tuple[Any, dict[str, Any]]:
     """(model in evaluation mode, what its model.json says): what `save_student` wrote."""
     about = provenance.read_json(folder / "model.json")
     shape = tuple(about["input_shape"])
-    model = architectures.create(
-        about["architecture"], num_classes=about["num_classes"], input_shape=shape, rngs=about["seed"]
+    model = architectures.blank(
+        about["architecture"], num_classes=about["num_classes"], input_shape=shape, seed=about["seed"]
     )
     checkpoint.unpack(model, checkpoint.load_arrays(folder / "arrays"))
     model.eval()
