@@ -29,6 +29,7 @@ def card(metrics: dict[str, Any]) -> str:
         _fill(
             f"Method `{metrics['recipe']['name']}`, seed {metrics['seed']}, {metrics['search_steps']:,} search steps "
             f"on the unlabelled training images of {metrics['dataset']}, then {metrics['train_epochs']} epochs of Adam "
+            f"{'' if metrics.get('dropout', True) else 'without dropout '}"
             "with labels. All values are in recipe.toml. The mean squared difference between its tangent kernel and "
             f"the dense network's, on held-out images, fell from {metrics['kernel_before']:.4g} to "
             f"{metrics['kernel_after']:.4g}."

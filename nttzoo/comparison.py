@@ -22,7 +22,10 @@ EVEN = [name for name, method in METHODS.items() if method.even]  # alike under 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What is compared. `change` overrides values of the recipes, such as epochs or outputs."""
+    """What is compared. `change` overrides values of the recipes, such as epochs or outputs.
+
+    `train_epochs`, `dropout`: of the supervised phase, alike for all methods.
+    """
 
     model: str
     data: str
@@ -32,6 +35,7 @@ class Comparison:
     seeds: tuple[int, ...]
     train_epochs: int
     change: dict[str, Any]
+    dropout: bool = True
 
     def __post_init__(self) -> None:
         for method in self.methods:
@@ -81,7 +85,7 @@ def run(comparison: Comparison, dataset: Dataset, *, out: Path, runs: Path, **wh
     content = {"comparison": comparison.to_dict(), "cases": [], **provenance.origin()}
     if out.exists():
         content = provenance.read_json(out)
-        if content["comparison"] != comparison.to_dict():
+        if Comparison.from_dict(content["comparison"]) != comparison:
             raise RunError(f"{out} holds another comparison: {content['comparison']}. Choose another file with --out.")
     keys = ("method", "seed", "scheme", "density")
     done = [{key: case[key] for key in keys if key in case} for case in content["cases"]]
@@ -95,7 +99,7 @@ def run(comparison: Comparison, dataset: Dataset, *, out: Path, runs: Path, **wh
 def _measure(
     comparison: Comparison, case: dict[str, Any], dataset: Dataset, runs: Path, where: dict[str, Any]
 ) -> dict[str, Any]:
-    config = TrainConfig(epochs=comparison.train_epochs, seed=case["seed"])
+    config = TrainConfig(epochs=comparison.train_epochs, dropout=comparison.dropout, seed=case["seed"])
     measured: dict[str, Any] = {}
     if case["method"] in recipes.NAMES:
         wanted = comparison.config(case["method"], case["seed"])

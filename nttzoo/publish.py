@@ -63,6 +63,7 @@ def _metrics(
         "seed": best["seed"],
         "search_steps": best["search_steps"],
         "train_epochs": asked.train_epochs,
+        "dropout": asked.dropout,
         "kernel_before": best["kernel_before"],
         "kernel_after": best["kernel_after"],
         "chosen": {key: best[key] for key in ("test_accuracy", "validation_accuracy")},

@@ -43,7 +43,8 @@ class TrainConfig:
     """How to train; the defaults are the paper's for MNIST and Fashion-MNIST (CIFAR-10: 600 epochs).
 
     `optimizer` is a name ("adam", "sgd") or any optax transformation, which then brings its own learning rate; `loss`
-    is a name ("cross_entropy", "squared") or a function (logits [n, classes], labels [n]) -> [n].
+    is a name ("cross_entropy", "squared") or a function (logits [n, classes], labels [n]) -> [n]. `dropout=False`
+    leaves it out where a network has it: it slows a very sparse network down more than it helps a short training.
     """
 
     epochs: int = 50
@@ -52,6 +53,7 @@ class TrainConfig:
     optimizer: str | optax.GradientTransformation = "adam"
     loss: str | Loss = "cross_entropy"
     validation: float = 0.1
+    dropout: bool = True
     seed: int = 0
     progress: bool = True
 
@@ -122,6 +124,8 @@ def fit(model: nnx.Module, data: Dataset, config: TrainConfig | None = None) -> 
 
     work = nnx.clone(model)
     work.train()
+    if not config.dropout:
+        work.set_attributes(nnx.Dropout, deterministic=True, raise_if_not_found=False)
     if nnx.to_flat_state(nnx.state(work, nnx.RngState)).paths:
         nnx.reseed(work, default=config.seed, dropout=config.seed)
     graph, params, rest = split_params(work)

@@ -25,9 +25,6 @@ def small():
     return made
 
 
-@pytest.mark.parametrize(
-    ("name", "size", "multiply_adds"), [("lenet300", 266_200, 266_200), ("lenet5", 430_500, 2_293_000)]
-)
 @pytest.mark.parametrize("name", ["lenet300", "conv4"])
 def test_a_blank_network_has_the_same_state_without_weights(name):
     options = {"num_classes": 3, "input_shape": (16, 16, 1)}
@@ -45,6 +42,9 @@ def test_a_blank_network_has_the_same_state_without_weights(name):
     assert blank(x).shape == (2, 3)  # dropout has its random streams
 
 
+@pytest.mark.parametrize(
+    ("name", "size", "multiply_adds"), [("lenet300", 266_200, 266_200), ("lenet5", 430_500, 2_293_000)]
+)
 def test_weights_and_multiply_adds(name, size, multiply_adds):
     model = create(name, rngs=0)
     report = masks.density_report(model).total

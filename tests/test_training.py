@@ -324,3 +324,20 @@ def test_the_defaults_are_the_papers():
     defaults = TrainConfig()
     assert (defaults.epochs, defaults.batch_size, defaults.learning_rate, defaults.validation) == (50, 64, 1e-3, 0.1)
     assert (defaults.optimizer, defaults.loss) == ("adam", "cross_entropy")
+
+
+def test_without_dropout_a_network_trains_as_if_it_had_none():
+    class Dropping(Small):
+        def __init__(self, rngs):
+            super().__init__(rngs)
+            self.dropout = nnx.Dropout(0.9, rngs=nnx.Rngs(7))
+
+        def __call__(self, images, *, rngs=None):
+            return super().__call__(self.dropout(images, rngs=rngs))
+
+    with_dropout, without, plain = Dropping(nnx.Rngs(0)), Dropping(nnx.Rngs(0)), small()
+    fit(with_dropout, blobs(), config())
+    fit(without, blobs(), config(dropout=False))
+    fit(plain, blobs(), config())
+    assert same(without, plain)
+    assert not same(with_dropout, plain)

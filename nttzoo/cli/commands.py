@@ -29,6 +29,7 @@ def train(options: argparse.Namespace) -> None:
         optimizer=options.optimizer,
         loss=options.loss,
         validation=options.validation,
+        dropout=not options.no_dropout,
         seed=options.seed,
     )
     dataset = data.load(options.data, data_dir=options.data_dir, download=options.download)
@@ -83,6 +84,7 @@ def compare(options: argparse.Namespace) -> None:
         schemes=tuple(options.scheme),
         seeds=tuple(options.seeds),
         train_epochs=options.train_epochs,
+        dropout=not options.no_dropout,
         change=_recipe_values(options),
     )
     out = provenance.check_writable(options.out)

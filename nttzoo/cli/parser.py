@@ -33,6 +33,7 @@ def make_parser() -> argparse.ArgumentParser:
     train.add_argument("--optimizer", default="adam", help="adam or sgd (default: adam)")
     train.add_argument("--loss", default="cross_entropy", help="cross_entropy or squared (default: cross_entropy)")
     train.add_argument("--validation", type=float, default=0.1, help="fraction held out (default: 0.1)")
+    _dropout_option(train)
     train.add_argument("--out", metavar="FILE", help="write history and summary as JSON")
 
     _search_parser(commands)
@@ -46,6 +47,7 @@ def make_parser() -> argparse.ArgumentParser:
     _several(compare, "--scheme", str, ["layerwise"], "layerwise, global")
     _several(compare, "--seeds", int, [0], "one network, search and training each")
     compare.add_argument("--train-epochs", type=int, default=50, help="of the supervised phase (default: 50)")
+    _dropout_option(compare)
     _recipe_options(compare)
     compare.add_argument("--runs", metavar="FOLDER", default="runs", help="where searches are kept (default: runs)")
     compare.add_argument("--out", metavar="FILE", required=True, help="the comparison as JSON; grows case by case")
@@ -171,6 +173,10 @@ def _model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--density", type=float, default=0.03, help="fraction of weights kept (default: 0.03)")
     parser.add_argument("--scheme", default="layerwise", help="layerwise or global (default: layerwise)")
     parser.add_argument("--seed", type=int, default=0, help="seeds weights, masks, split, order, dropout (default: 0)")
+
+
+def _dropout_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--no-dropout", action="store_true", help="train without dropout where the network has it")
 
 
 def _data_options(parser: argparse.ArgumentParser) -> None:
