@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from nttzoo.codegen import compile as compile
+    from nttzoo.codegen import export_c as export_c
     from nttzoo.cost import Speedup as Speedup
     from nttzoo.cost import speedup as speedup
     from nttzoo.export import export_onnx as export_onnx
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 _ROOMS = (
     "architectures",
     "baselines",
+    "codegen",
     "cost",
     "data",
     "dynamics",
@@ -59,6 +62,8 @@ _NAMES = {
     "info": "zoo",
     "list_models": "zoo",
     "export_onnx": "export",
+    "export_c": "codegen",
+    "compile": "codegen",
 }
 
 __all__ = ["__version__", *_NAMES, *_ROOMS]

@@ -80,9 +80,7 @@ def export_onnx(
     if isinstance(model, (str, Path)):
         name = name or (model if isinstance(model, str) else None)
         model = zoo.load(model, weights=weights)
-    shape = tuple(input_shape or getattr(model, "input_shape", None) or ())
-    if not shape:
-        raise OptionError("the model does not say what it takes: give input_shape=, without the batch axis.")
+    shape = input_shape_of(model, input_shape)
     if layout == "NCHW" and len(shape) != 3:
         raise OptionError(f"layout 'NCHW' is for images of shape (h, w, c); this model takes {shape}.")
     name = name or target.stem
@@ -98,6 +96,14 @@ def export_onnx(
     finally:
         part.unlink(missing_ok=True)
     return Exported(target, target.stat().st_size, difference)
+
+
+def input_shape_of(model: Any, given: tuple[int, ...] | None) -> tuple[int, ...]:
+    """The shape of one input: the given one, or what the model says of itself."""
+    shape = tuple(given or getattr(model, "input_shape", None) or ())
+    if not shape:
+        raise OptionError("the model does not say what it takes: give input_shape=, without the batch axis.")
+    return shape
 
 
 def _check_options(opset: int, batch: str | int, layout: str) -> None:

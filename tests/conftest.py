@@ -13,6 +13,15 @@ hypothesis.settings.register_profile("nttzoo", deadline=None, derandomize=True, 
 hypothesis.settings.load_profile("nttzoo")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory):
+    """Compiled networks of the tests do not end up among the user's."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+    yield
+    patch.undo()
+
+
 @pytest.fixture
 def x64():
     """Double precision for the length of one test."""

@@ -157,10 +157,13 @@ def load_check(options: argparse.Namespace) -> None:
 
 
 def export(options: argparse.Namespace) -> None:
-    """Writes a network as an ONNX file."""
-    from nttzoo import export
+    """Writes a network as an ONNX or a C file."""
+    from nttzoo import codegen, export
 
-    model = Path(options.name) if Path(options.name).is_dir() else options.name
+    model = Path(options.name) if Path(options.name).exists() else options.name
+    if options.format == "c":
+        print(codegen.export_c(model, options.out, weights=options.weights))
+        return
     batch = int(options.batch) if options.batch.isdigit() else options.batch
     asked = {key: getattr(options, key) for key in ("weights", "opset", "layout")}
     print(export.export_onnx(model, options.out, sparse=not options.dense, batch=batch, **asked))

@@ -87,9 +87,10 @@ def make_parser() -> argparse.ArgumentParser:
     loads.add_argument("names", nargs="*", metavar="NAME", help="(default: all)")
     loads.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
-    export = _command(commands, "export", does.export, "write a network as an ONNX file and check it in ONNX Runtime")
-    export.add_argument("name", metavar="NAME", help="a published network, or the folder of a student of one's own")
-    export.add_argument("out", metavar="FILE", help="such as model.onnx")
+    export = _command(commands, "export", does.export, "write a network for other runtimes: ONNX, or plain C")
+    export.add_argument("name", metavar="NAME", help="a published network, a student's folder, or (to C) an ONNX file")
+    export.add_argument("out", metavar="FILE", help="such as model.onnx, or model.c (its header goes beside it)")
+    export.add_argument("--format", choices=["onnx", "c"], default="onnx", help="(default: onnx)")
     export.add_argument("--weights", default="trained", help="trained or init (default: trained)")
     export.add_argument(
         "--dense", action="store_true", help="store zeros too, for runtimes that cannot read sparse ones"

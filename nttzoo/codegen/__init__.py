@@ -1,0 +1,137 @@
+"""Sparse networks as plain C: the surviving weights and nothing else.
+
+`export_c` writes one self-contained C99 file and its header; `compile` builds it and returns a callable. Both read
+ONNX: the graph of our own export, or anybody's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+from flax import nnx
+
+from nttzoo import export, zoo
+from nttzoo.codegen import build, emit, frontend, lower, optimise
+from nttzoo.codegen.build import Compiled
+from nttzoo.codegen.emit import Source
+from nttzoo.errors import ExportError, OptionError
+
+__all__ = ["Compiled", "ExportedC", "Source", "compile", "export_c", "to_source"]
+
+# An NNX model, a published network's name, the Path of a search, or the Path of an .onnx file
+Model = nnx.Module | str | Path
+
+
+@dataclass(frozen=True)
+class ExportedC:
+    """A C file and its header; what the network needs of a device."""
+
+    code: Path
+    header: Path
+    name: str  # with which all symbols start
+    arena_bytes: int
+    table_bytes: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.code} and {self.header.name}: call {self.name}_run. {self.table_bytes / 1000:.1f} kB of tables, "
+            f"{self.arena_bytes / 1000:.1f} kB of working memory"
+        )
+
+
+def export_c(
+    model: Model,
+    path: str | os.PathLike[str],
+    *,
+    weights: zoo.Weights = "trained",
+    name: str | None = None,
+    input_shape: tuple[int, ...] | None = None,
+) -> ExportedC:
+    """Writes `path` (ending in .c) and the header beside it.
+
+    `model`: an NNX model, the name of a published network, the Path of a search of one's own, or the Path of an ONNX
+    file. `name`: what all symbols start with, if not like the file; made a C identifier if it is none.
+    """
+    target = Path(path)
+    if target.suffix != ".c":
+        raise OptionError(f"{target} should end in .c; the header goes beside it.")
+    export.check_writable(target)
+    source, _ = to_source(model, name=name or target.stem, weights=weights, input_shape=input_shape)
+    header = target.with_name(f"{source.name}.h")
+    for place, text in ((header, source.header), (target, source.code)):
+        part = place.with_name(f".{place.name}.part")
+        try:
+            part.write_text(text)
+            os.replace(part, place)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            raise ExportError(f"cannot write {place}: {error}.") from error
+    return ExportedC(target, header, source.name, 4 * source.arena, source.table_bytes)
+
+
+def compile(
+    model: Model,
+    *,
+    threads: int | None = None,
+    weights: zoo.Weights = "trained",
+    input_shape: tuple[int, ...] | None = None,
+) -> Compiled:
+    """A callable on numpy arrays [n, ...], built by the system's C compiler and kept for next time.
+
+    `threads` (default: all cores) share the examples of a batch.
+    """
+    threads = threads or os.cpu_count() or 1
+    if threads < 1:
+        raise OptionError(f"threads is {threads}; it must be 1 or more.")
+    source, shape = to_source(model, name=None, weights=weights, input_shape=input_shape)
+    return build.build(source, input_shape=shape, threads=threads)
+
+
+def to_source(
+    model: Model, *, name: str | None, weights: zoo.Weights, input_shape: tuple[int, ...] | None
+) -> tuple[Source, tuple[int, ...]]:
+    """(C source, shape of one input)."""
+    proto = _proto(model, weights, input_shape)
+    program = frontend.read(proto)
+    needed = optimise.optimise(program)
+    plan = lower.lower(program, needed)
+    shape = program.shapes[program.source]
+    sizes = [_size(program.shapes[value]) for value in (program.source, program.target)]
+    about = {entry.key: entry.value for entry in proto.metadata_props}
+    known: dict[str, Any] = {key: json.loads(about[key]) for key in ("mean", "std", "classes") if key in about}
+    known["shape"] = "".join(f"[{size}]" for size in shape)
+    return emit.emit(plan, name or about.get("name") or "network", sizes[0], sizes[1], known), shape
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    size = 1
+    for axis in shape:
+        size *= axis
+    return size
+
+
+def _proto(model: Model, weights: zoo.Weights, input_shape: tuple[int, ...] | None) -> onnx.ModelProto:
+    if isinstance(model, Path) and model.suffix == ".onnx":
+        try:
+            return onnx.load(model)
+        except Exception as error:  # protobuf's own errors have no common base
+            raise ExportError(f"{model} cannot be read as ONNX: {error}") from error
+    if isinstance(model, str | Path):
+        name = model if isinstance(model, str) else model.name
+        model = zoo.load(model, weights=weights)
+    else:
+        name = type(model).__name__.lower()
+    return export.to_proto(
+        model,
+        name=name,
+        shape=export.input_shape_of(model, input_shape),
+        sparse=False,
+        opset=17,
+        batch="B",
+        layout="NHWC",
+    )

@@ -1,0 +1,92 @@
+"""Compiled networks: the C of `emit` built by the system's compiler and called from Python."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import platformdirs
+from jaxtyping import Float
+
+from nttzoo.codegen.emit import Source
+from nttzoo.errors import ExportError, ShapeError
+
+FLAGS = ("-std=c99", "-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC")
+
+
+class Compiled:
+    """A network as a callable: float32 [n, ...] -> [n, outputs]. The examples of a batch are shared among threads."""
+
+    def __init__(self, library: Path, source: Source, input_shape: tuple[int, ...], threads: int):
+        self.source = source
+        self.input_shape = input_shape
+        self.library = library
+        self.threads = threads
+        self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
+        self._run = getattr(ctypes.CDLL(str(library)), f"{source.name}_run_batch")
+        self._run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
+        self._run.restype = None
+        self._arenas = [np.zeros(source.arena, np.float32) for _ in range(threads)]
+
+    def __call__(self, inputs: Float[np.ndarray, "n ..."]) -> Float[np.ndarray, "n outputs"]:
+        inputs = np.ascontiguousarray(inputs, np.float32)
+        if inputs.shape[1:] != self.input_shape:
+            expected = ", ".join(map(str, self.input_shape))
+            raise ShapeError(f"{self.source.name} takes inputs of shape [n, {expected}], got {list(inputs.shape)}.")
+        outputs = np.empty((len(inputs), self.source.outputs), np.float32)
+        if self._pool is None or len(inputs) < 2:
+            self._some(inputs, outputs, 0, len(inputs), self._arenas[0])
+            return outputs
+        edges = [len(inputs) * part // self.threads for part in range(self.threads + 1)]
+        shares = zip(edges, edges[1:], self._arenas, strict=False)
+        list(self._pool.map(lambda part: self._some(inputs, outputs, part[0], part[1] - part[0], part[2]), shares))
+        return outputs
+
+    def _some(self, inputs: np.ndarray, outputs: np.ndarray, begin: int, count: int, arena: np.ndarray) -> None:
+        first = inputs.ctypes.data + 4 * self.source.inputs * begin
+        answer = outputs.ctypes.data + 4 * self.source.outputs * begin
+        self._run(first, answer, count, arena.ctypes.data)
+
+
+def find_compiler() -> str:
+    """$CC, cc, gcc or clang: whichever is there."""
+    for name in (os.environ.get("CC"), "cc", "gcc", "clang"):
+        if name and (found := shutil.which(name)):
+            return found
+    raise ExportError("there is no C compiler: install gcc or clang, or name one in the environment variable CC.")
+
+
+def build(source: Source, *, input_shape: tuple[int, ...], threads: int, cache: Path | None = None) -> Compiled:
+    """Compiles a source, once: the library is kept under the hash of the text, the compiler and the flags."""
+    compiler = find_compiler()
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
+    key = hashlib.sha256("\0".join([source.header, source.code, version, *FLAGS]).encode()).hexdigest()
+    folder = cache or Path(platformdirs.user_cache_dir("nttzoo")) / "compiled"
+    library = folder / f"{source.name}-{key[:32]}.so"
+    if not library.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as work:
+            write(source, Path(work))
+            built = Path(work) / "built.so"
+            command: list[Any] = [compiler, *FLAGS, Path(work) / f"{source.name}.c", "-o", built, "-lm"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise ExportError(f"{compiler} failed: {done.stderr.strip()[-800:]}")
+            os.replace(built, library)
+    return Compiled(library, source, input_shape, threads)
+
+
+def write(source: Source, folder: Path) -> tuple[Path, Path]:
+    """Writes the C file and its header into a folder; returns their paths."""
+    paths = folder / f"{source.name}.c", folder / f"{source.name}.h"
+    for path, text in zip(paths, (source.code, source.header), strict=True):
+        path.write_text(text)
+    return paths

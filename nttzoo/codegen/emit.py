@@ -1,0 +1,294 @@
+"""From a plan to C99: tables of surviving weights, a few kernels that walk them, and one function per step."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nttzoo.codegen import kernels
+from nttzoo.codegen.ir import Function
+from nttzoo.codegen.lower import INPUT, OUTPUT, Dense, Dots, Normalised, Plan, Pooling, Pools, Runs, Step, Sums
+
+Metadata = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A header and a C file, and the name that all their symbols start with."""
+
+    name: str
+    header: str
+    code: str
+    arena: int  # floats that the caller provides
+    inputs: int
+    outputs: int
+    table_bytes: int  # weights, biases and places
+
+
+def identifier(name: str) -> str:
+    """A C identifier that looks like the name."""
+    made = re.sub(r"\W", "_", name, flags=re.ASCII)
+    return made if re.match(r"[A-Za-z]", made) else f"net_{made}"
+
+
+def emit(plan: Plan, name: str, inputs: int, outputs: int, about: Metadata) -> Source:
+    """The C source of a plan; `about` may hold mean, std, classes and the input's shape."""
+    name = identifier(name)
+    writer = _Writer(plan)
+    steps = [writer.step(step) for step in plan.steps]
+    calls = [f"    {writer.call(step)};" for step in plan.steps]
+    body = [
+        f'#include "{name}.h"',
+        kernels.PREAMBLE.replace("@MATH@", "#include <math.h>\n" if writer.uses_math else ""),
+        *(kernels.TEXTS[key] for key in kernels.TEXTS if key in writer.kernels),
+        *steps,
+        *_metadata_tables(name, about),
+        f"void {name}_run(const float *input, float *output, float *arena) {{",
+        *calls,
+        "}\n",
+        f"void {name}_run_batch(const float *input, float *output, int count, float *arena) {{",
+        "    int i;",
+        "    for (i = 0; i < count; i++) {",
+        f"        {name}_run(input + (long)i * {inputs}, output + (long)i * {outputs}, arena);",
+        "    }",
+        "}",
+    ]
+    header = _header(name, plan.arena, inputs, outputs, about)
+    return Source(name, header, "\n".join(body) + "\n", plan.arena, inputs, outputs, writer.table_bytes)
+
+
+class _Writer:
+    """Collects the kernels that the steps need, and counts the bytes of their tables."""
+
+    def __init__(self, plan: Plan):
+        self.plan = plan
+        self.kernels: set[str] = set()
+        self.uses_math = False
+        self.table_bytes = 0
+        self.names: dict[int, str] = {}
+        for step in plan.steps:
+            name = f"step_{identifier(step.name)}"
+            while name in self.names.values():
+                name += "_"
+            self.names[id(step)] = name
+
+    def call(self, step: Step) -> str:
+        """The call of a step's function in `run`."""
+        places = [*step.reads, step.writes, *([step.scratch] if step.scratch else [])]
+        return f"{self.names[id(step)]}({', '.join(map(self.place, places))})"
+
+    def place(self, buffer: str) -> str:
+        if buffer in (INPUT, OUTPUT):
+            return buffer
+        return f"arena + {self.plan.buffers[buffer].offset}"
+
+    def step(self, step: Step) -> str:
+        """A step's tables and function."""
+        name = self.names[id(step)]
+        tables, lines = {Sums: self.sums, Dots: self.dots, Dense: self.dense, Pools: self.pools, Runs: self.runs}.get(
+            type(step), self.normalised
+        )(step, name)  # type: ignore[operator]
+        arguments = [f"const float *RESTRICT in{i or ''}" for i in range(len(step.reads))] + ["float *RESTRICT out"]
+        if step.scratch:
+            arguments.append("float *RESTRICT plane")
+        text = "\n".join(f"    {line}" for line in lines)
+        return "\n".join([*tables, f"static void {name}({', '.join(arguments)}) {{", text, "}\n"])
+
+    # Tables.
+
+    def table(self, name: str, values: Sequence[Any] | np.ndarray, kind: str) -> str:
+        values = list(values) or [0]  # C has no empty arrays
+        self.table_bytes += len(values) * {"uint16_t": 2, "uint32_t": 4, "int32_t": 4, "float": 4}[kind]
+        written = [_float(value) if kind == "float" else str(int(value)) for value in values]
+        rows = textwrap.fill(", ".join(written), 116, initial_indent="    ", subsequent_indent="    ")
+        return f"static const {kind} {name}[{len(values)}] = {{\n{rows}\n}};"
+
+    def weighted(self, name: str, rows: list[tuple[float, np.ndarray, np.ndarray]]) -> tuple[list[str], str]:
+        """The tables of rows (bias, places, weights), and "16" or "32": the bits of a place."""
+        places = np.concatenate([row[1] for row in rows]) if rows else np.zeros(0, int)
+        bits = "16" if not len(places) or places.max() < 2**16 else "32"
+        weights = np.concatenate([row[2] for row in rows]) if rows else np.zeros(0)
+        counts = [len(row[1]) for row in rows]
+        kind = "uint16_t" if max(counts, default=0) < 2**16 else "uint32_t"
+        tables = [
+            self.table(f"{name}_place", places, f"uint{bits}_t"),
+            self.table(f"{name}_weight", weights, "float"),
+            self.table(f"{name}_count", counts, kind),
+            self.table(f"{name}_bias", [row[0] for row in rows], "float"),
+        ]
+        return tables, bits
+
+    # Steps: (tables, lines of the function).
+
+    def sums(self, step: Sums, name: str) -> tuple[list[str], list[str]]:
+        tables, bits = self.weighted(name, step.planes)
+        self.kernels.add(f"sum{bits}")
+        target = "plane" if step.pooling else "to"
+        lines = [
+            f"const uint{bits}_t *place = {name}_place;",
+            f"const float *weight = {name}_weight;",
+            "int p;",
+            f"for (p = 0; p < {len(step.planes)}; p++) {{",
+            f"    float *to = out + (long)p * {step.stride};",
+            f"    int count = (int){name}_count[p];",
+            f"    sum_planes_{bits}(in, {target}, place, weight, count, {name}_bias[p], {step.length});",
+        ]
+        length = step.length
+        if step.pooling:
+            lines.append(f"    {self.pooling(step.pooling, 'plane', 'to')};")
+            length = step.stride
+        lines += [f"    {line}" for line in self.functions(step.after, "to", length)]
+        return tables, [*lines, "    place += count;", "    weight += count;", "}"]
+
+    def dots(self, step: Dots, name: str) -> tuple[list[str], list[str]]:
+        tables, bits = self.weighted(name, step.units)
+        self.kernels.add(f"dot{bits}")
+        lines = [
+            f"const uint{bits}_t *place = {name}_place;",
+            f"const float *weight = {name}_weight;",
+            "int unit;",
+            f"for (unit = 0; unit < {len(step.units)}; unit++) {{",
+            f"    int count = (int){name}_count[unit];",
+            f"    out[unit] = dot_{bits}(in, place, weight, count, {name}_bias[unit]);",
+            "    place += count;",
+            "    weight += count;",
+            "}",
+        ]
+        return tables, [*lines, *self.functions(step.after, "out", len(step.units))]
+
+    def dense(self, step: Dense, name: str) -> tuple[list[str], list[str]]:
+        inputs, outputs = step.weight.shape
+        tables = [
+            self.table(f"{name}_place", step.addresses, "uint32_t"),
+            self.table(f"{name}_weight", step.weight.ravel(), "float"),
+            self.table(f"{name}_bias", step.bias, "float"),
+        ]
+        lines = [
+            "int k, m;",
+            f"for (m = 0; m < {outputs}; m++) out[m] = {name}_bias[m];",
+            f"for (k = 0; k < {inputs}; k++) {{",
+            f"    const float x = in[{name}_place[k]];",
+            f"    const float *RESTRICT weight = {name}_weight + (long)k * {outputs};",
+            f"    for (m = 0; m < {outputs}; m++) out[m] += x * weight[m];",
+            "}",
+        ]
+        return tables, [*lines, *self.functions(step.after, "out", outputs)]
+
+    def pools(self, step: Pools, name: str) -> tuple[list[str], list[str]]:
+        stride = step.pooling.out[0] * step.pooling.out[1]
+        lines = [
+            "int p;",
+            f"for (p = 0; p < {len(step.starts)}; p++) {{",
+            f"    float *to = out + (long)p * {stride};",
+            f"    {self.pooling(step.pooling, f'in + {name}_start[p]', 'to')};",
+            *(f"    {line}" for line in self.functions(step.after, "to", stride)),
+            "}",
+        ]
+        return [self.table(f"{name}_start", step.starts, "uint32_t")], lines
+
+    def pooling(self, pooling: Pooling, source: str, target: str) -> str:
+        (height, width), (kh, kw), (sy, sx) = pooling.out, pooling.window, pooling.strides
+        if pooling.kind == "max" and (kh, kw, sy, sx, *pooling.pads) == (2, 2, 2, 2, 0, 0):
+            self.kernels.add("max_pool_2x2")
+            return f"max_pool_2x2({source}, {pooling.row}, {target}, {height}, {width})"
+        numbers = [*pooling.size, pooling.row, height, width, kh, kw, sy, sx, *pooling.pads]
+        self.kernels.add(f"{pooling.kind}_pool")
+        if pooling.kind == "average":
+            numbers.append(int(pooling.count_pads))
+        return f"{pooling.kind}_pool({source}, {target}, {', '.join(map(str, numbers))})"
+
+    def runs(self, step: Runs, name: str) -> tuple[list[str], list[str]]:
+        two = len(step.reads) == 2
+        columns = step.runs.shape[1]
+        tables = [self.table(f"{name}_run", step.runs.ravel(), "int32_t")]
+        value = "a[i * run[1]]" + (" + b[i * run[3]]" if two else "")
+        if step.scale is not None or step.shift is not None:
+            scale = np.ones(int(step.runs[:, -1].sum())) if step.scale is None else step.scale
+            shift = np.zeros(int(step.runs[:, -1].sum())) if step.shift is None else step.shift
+            tables += [self.table(f"{name}_scale", scale, "float"), self.table(f"{name}_shift", shift, "float")]
+            value = f"({value}) * {name}_scale[at + i] + {name}_shift[at + i]"
+        counted = step.scale is not None or step.shift is not None
+        lines = [f"int r, i{', at = 0' if counted else ''};"]
+        if step.zeroed:
+            lines.append(f"for (i = 0; i < {self.plan.buffers[step.writes].size}; i++) out[i] = 0.0f;")
+        lines += [
+            f"for (r = 0; r < {len(step.runs)}; r++) {{",
+            f"    const int32_t *run = {name}_run + {columns} * r;",
+            "    const float *a = in + run[0];",
+            *(["    const float *b = in1 + run[2];"] if two else []),
+            f"    float *to = out + run[{columns - 3}];",
+            f"    for (i = 0; i < run[{columns - 1}]; i++) to[i * run[{columns - 2}]] = {value};",
+            *([f"    at += run[{columns - 1}];"] if counted else []),
+            "}",
+        ]
+        return tables, [*lines, *self.functions(step.after, "out", int(step.runs[:, -1].sum()))]
+
+    def normalised(self, step: Normalised, name: str) -> tuple[list[str], list[str]]:
+        self.uses_math = True
+        lines = [
+            "int r, i;",
+            f"for (r = 0; r < {len(step.runs)}; r++) {{",
+            f"    const int32_t *run = {name}_run + 5 * r;",
+            "    const float *from = in + run[0];",
+            "    float *to = out + run[2];",
+            "    float top = from[0], total = 0.0f;",
+            "    for (i = 1; i < run[4]; i++) top = from[i * run[1]] > top ? from[i * run[1]] : top;",
+            "    for (i = 0; i < run[4]; i++) {",
+            "        to[i * run[3]] = expf(from[i * run[1]] - top);",
+            "        total += to[i * run[3]];",
+            "    }",
+            "    for (i = 0; i < run[4]; i++) to[i * run[3]] /= total;",
+            "}",
+        ]
+        return [self.table(f"{name}_run", step.runs.ravel(), "int32_t")], lines
+
+    def functions(self, after: list[Function], target: str, length: int) -> list[str]:
+        lines = []
+        for kind, *bounds in after:
+            self.kernels.add(str(kind))
+            self.uses_math |= kind in ("sigmoid", "tanh")
+            limits = "".join(f", {_float(bound)}" for bound in bounds)
+            lines.append(f"apply_{kind}({target}, {length}{limits});")
+        return lines
+
+
+def _float(value: Any) -> str:
+    """A C literal that reads back as exactly this float32."""
+    text = f"{float(np.float32(value)):.9g}"
+    return f"{text}f" if "." in text or "e" in text else f"{text}.0f"
+
+
+def _metadata_tables(name: str, about: Metadata) -> list[str]:
+    lines = []
+    for key in ("mean", "std"):
+        if key in about:
+            values = ", ".join(map(_float, about[key]))
+            lines.append(f"const float {name}_{key}[{len(about[key])}] = {{{values}}};")
+    if "classes" in about:
+        texts = ", ".join(_string(text) for text in about["classes"])
+        lines.append(f"const char *const {name}_classes[{len(about['classes'])}] = {{{texts}}};")
+    return [*lines, ""]
+
+
+def _string(text: str) -> str:
+    """A C string literal."""
+    kept = "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in text)
+    return '"' + kept.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _header(name: str, arena: int, inputs: int, outputs: int, about: Metadata) -> str:
+    upper = name.upper()
+    declared = [f"extern const float {name}_{key}[{len(about[key])}];" for key in ("mean", "std") if key in about]
+    if "classes" in about:
+        declared.append(f"extern const char *const {name}_classes[{len(about['classes'])}];")
+    shape = f", an array {about['shape']} in C order" if "shape" in about else ""
+    scaled = " * Inputs are standardised: (pixel / 255 - mean) / std, per channel.\n" if "mean" in about else ""
+    return kernels.HEADER.format(
+        name=name, upper=upper, arena=arena, inputs=inputs, outputs=outputs, shape=shape, scaled=scaled,
+        declared="\n".join(declared) + ("\n" if declared else ""),
+    )  # fmt: skip

@@ -1,0 +1,109 @@
+"""What the code generator works on: a list of operations on the values of one example, without the batch axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+Shape = tuple[int, ...]
+Pair = tuple[int, int]
+# An elementwise function: its name and, for "clip", its bounds.
+Function = tuple[str] | tuple[str, float, float]
+
+
+@dataclass
+class Op:
+    """One operation: `name` is the ONNX node's; `output` is the value that it makes of its `inputs`."""
+
+    name: str
+    inputs: list[str]
+    output: str
+    after: list[Function] = field(default_factory=list, kw_only=True)  # applied to what it makes
+
+
+@dataclass
+class Conv(Op):
+    """[c, h, w] -> [o, h', w']; weight [o, c / groups, kh, kw], bias [o]; pads (top, left, bottom, right)."""
+
+    weight: np.ndarray
+    bias: np.ndarray
+    strides: Pair
+    pads: tuple[int, int, int, int]
+    dilations: Pair
+    groups: int
+    pool: Pool | None = None  # done on each plane as soon as it is made, before `after`
+
+
+@dataclass
+class Linear(Op):
+    """[k] -> [m]; weight [k, m], bias [m]."""
+
+    weight: np.ndarray
+    bias: np.ndarray
+
+
+@dataclass
+class Pool(Op):
+    """[c, h, w] -> [c, h', w'], "max" or "average"; `count_pads`: the average divides by the whole window."""
+
+    kind: str
+    window: Pair
+    strides: Pair
+    pads: tuple[int, int, int, int]
+    count_pads: bool = False
+
+
+@dataclass
+class Map(Op):
+    """The sum of its one or two inputs, times `scale`, plus `shift` (broadcast to the value's shape)."""
+
+    scale: np.ndarray
+    shift: np.ndarray
+
+
+@dataclass
+class Softmax(Op):
+    """exp(x) / sum(exp(x)) over one axis."""
+
+    axis: int
+
+
+@dataclass
+class View(Op):
+    """The same elements in another order or shape: `move` does to an array what the operation does to the value."""
+
+    move: Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass
+class Program:
+    """Operations in the order of execution, from `source` to `target`; the shapes of all values."""
+
+    ops: list[Op]
+    source: str
+    target: str
+    shapes: dict[str, Shape]
+
+    def users(self, value: str) -> list[Op]:
+        """The operations that read a value."""
+        return [op for op in self.ops if value in op.inputs]
+
+    def maker(self, value: str) -> Op | None:
+        """The operation that makes a value; None for the source."""
+        return next((op for op in self.ops if op.output == value), None)
+
+
+def conv_planes(op: Conv, shape: Shape) -> Pair:
+    """The height and width of a convolution's planes, before any pooling."""
+    return sliding(shape[1:], op.weight.shape[2:], op.strides, op.pads, op.dilations)
+
+
+def sliding(size: Shape, window: Shape, strides: Pair, pads: tuple[int, int, int, int], dilations: Pair) -> Pair:
+    """How many places a window has along height and width."""
+    places = [
+        (size[axis] + pads[axis] + pads[axis + 2] - dilations[axis] * (window[axis] - 1) - 1) // strides[axis] + 1
+        for axis in range(2)
+    ]
+    return places[0], places[1]

@@ -1,0 +1,180 @@
+"""The C text that all networks share: the header's frame and the kernels that walk the tables."""
+
+from __future__ import annotations
+
+HEADER = """\
+/* {name}: a sparse network as plain C, made by nttzoo.
+ *
+ * One example is {inputs} floats{shape}; the answer is {outputs} floats.
+{scaled} *
+ *     static float arena[{upper}_ARENA];
+ *     float output[{upper}_OUTPUTS];
+ *     {name}_run(input, output, arena);
+ *
+ * No heap and no state but the arena, whose content does not matter: calls with arenas of their own may run at once.
+ */
+#ifndef {upper}_H
+#define {upper}_H
+
+#define {upper}_INPUTS {inputs}
+#define {upper}_OUTPUTS {outputs}
+#define {upper}_ARENA {arena}
+
+#ifdef __cplusplus
+extern "C" {{
+#endif
+
+{declared}void {name}_run(const float *input, float *output, float *arena);
+void {name}_run_batch(const float *input, float *output, int count, float *arena);
+
+#ifdef __cplusplus
+}}
+#endif
+
+#endif
+"""
+
+# The vector types are those of GCC and Clang; any other compiler, and a machine without vector units, takes one float
+# at a time through the same code.
+PREAMBLE = """\
+#include <stdint.h>
+@MATH@
+#ifdef __cplusplus
+#define RESTRICT __restrict
+#else
+#define RESTRICT restrict
+#endif
+
+#if defined(__GNUC__) && defined(__AVX512F__)
+#define LANES 16
+#elif defined(__GNUC__) && defined(__AVX__)
+#define LANES 8
+#elif defined(__GNUC__) && (defined(__SSE2__) || defined(__ARM_NEON))
+#define LANES 4
+#else
+#define LANES 1
+#endif
+
+#if LANES > 1
+typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+#else
+typedef float lanes;
+#endif
+"""
+
+_SUM = """\
+/* to = bias + the sum of weight * (in, shifted by place), for n floats; up to LANES - 1 more are touched. */
+static void sum_planes_@(const float *in, float *RESTRICT to, const uint@_t *RESTRICT place,
+                         const float *RESTRICT weight, int count, float bias, int n) {
+    int i = 0, k;
+    for (; i + 3 * LANES < n; i += 4 * LANES) {
+        lanes a = {0}, b = {0}, c = {0}, d = {0};
+        a += bias, b += bias, c += bias, d += bias;
+        for (k = 0; k < count; k++) {
+            const float *from = in + place[k] + i;
+            const float w = weight[k];
+            a += w * *(const lanes *)from;
+            b += w * *(const lanes *)(from + LANES);
+            c += w * *(const lanes *)(from + 2 * LANES);
+            d += w * *(const lanes *)(from + 3 * LANES);
+        }
+        *(lanes *)(to + i) = a;
+        *(lanes *)(to + i + LANES) = b;
+        *(lanes *)(to + i + 2 * LANES) = c;
+        *(lanes *)(to + i + 3 * LANES) = d;
+    }
+    for (; i < n; i += LANES) {
+        lanes a = {0};
+        a += bias;
+        for (k = 0; k < count; k++) a += weight[k] * *(const lanes *)(in + place[k] + i);
+        *(lanes *)(to + i) = a;
+    }
+}
+"""
+
+_DOT = """\
+/* bias + the sum of weight * in[place]; four sums at a time, so that none waits for the other. */
+static float dot_@(const float *RESTRICT in, const uint@_t *RESTRICT place, const float *RESTRICT weight, int count,
+                   float bias) {
+    float a = bias, b = 0.0f, c = 0.0f, d = 0.0f;
+    int k = 0;
+    for (; k + 3 < count; k += 4) {
+        a += weight[k] * in[place[k]];
+        b += weight[k + 1] * in[place[k + 1]];
+        c += weight[k + 2] * in[place[k + 2]];
+        d += weight[k + 3] * in[place[k + 3]];
+    }
+    for (; k < count; k++) a += weight[k] * in[place[k]];
+    return (a + b) + (c + d);
+}
+"""
+
+_POOL = """\
+static void @_pool(const float *in, float *to, int height, int width, int row, int out_height, int out_width, int kh,
+                   int kw, int sy, int sx, int top, int left@COUNTED@) {
+    int y, x, i, j;
+    for (y = 0; y < out_height; y++) {
+        for (x = 0; x < out_width; x++) {
+            const int y0 = y * sy - top, x0 = x * sx - left;
+            const int yb = y0 < 0 ? 0 : y0, ye = y0 + kh > height ? height : y0 + kh;
+            const int xb = x0 < 0 ? 0 : x0, xe = x0 + kw > width ? width : x0 + kw;
+            float value = @START@;
+            for (i = yb; i < ye; i++) {
+                for (j = xb; j < xe; j++) {
+                    const float seen = in[i * row + j];
+                    @TAKE@
+                }
+            }
+            to[y * out_width + x] = @END@;
+        }
+    }
+}
+"""
+
+
+def _pool(name: str, start: str, take: str, end: str, counted: str = "") -> str:
+    parts = {"@START@": start, "@TAKE@": take, "@END@": end, "@COUNTED@": counted, "@": name}
+    text = _POOL
+    for mark, part in parts.items():
+        text = text.replace(mark, part)
+    return text
+
+
+def _apply(name: str, value: str, bounds: str = "") -> str:
+    return (
+        f"static void apply_{name}(float *x, int n{bounds}) {{\n"
+        f"    int i;\n    for (i = 0; i < n; i++) x[i] = {value};\n}}\n"
+    )
+
+
+TEXTS = {
+    "sum16": _SUM.replace("@", "16"),
+    "sum32": _SUM.replace("@", "32"),
+    "dot16": _DOT.replace("@", "16"),
+    "dot32": _DOT.replace("@", "32"),
+    "max_pool_2x2": """\
+static void max_pool_2x2(const float *RESTRICT in, int row, float *RESTRICT to, int height, int width) {
+    int y, x;
+    for (y = 0; y < height; y++) {
+        const float *a = in + 2 * y * row, *b = a + row;
+        for (x = 0; x < width; x++) {
+            const float p = a[2 * x] > a[2 * x + 1] ? a[2 * x] : a[2 * x + 1];
+            const float q = b[2 * x] > b[2 * x + 1] ? b[2 * x] : b[2 * x + 1];
+            to[y * width + x] = p > q ? p : q;
+        }
+    }
+}
+""",
+    "max_pool": _pool("max", "in[yb * row + xb]", "value = seen > value ? seen : value;", "value"),
+    "average_pool": _pool(
+        "average",
+        "0.0f",
+        "value += seen;",
+        "value / (float)(counted ? kh * kw : (ye - yb) * (xe - xb))",
+        ", int counted",
+    ),
+    "relu": _apply("relu", "x[i] > 0.0f ? x[i] : 0.0f"),
+    "clip": _apply("clip", "x[i] < low ? low : x[i] > high ? high : x[i]", ", float low, float high"),
+    "sigmoid": _apply("sigmoid", "1.0f / (1.0f + expf(-x[i]))"),
+    "tanh": _apply("tanh", "tanhf(x[i])"),
+}

@@ -1,0 +1,359 @@
+"""From a program to steps on one block of memory: where every element lies, and what is done in which order.
+
+A value is an array of addresses, of the value's shape, into a buffer; so transposing and reshaping cost nothing. The
+planes of a convolution keep the row length of its input: an output plane is then one long sum of shifted input
+planes, whatever the window. The columns at the end of each row hold nothing of use, and nobody reads them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from nttzoo.codegen.ir import Conv, Function, Linear, Map, Op, Pair, Pool, Program, Softmax, View, conv_planes
+
+SLACK = 16  # floats behind each buffer that a vector may touch
+INPUT, OUTPUT = "input", "output"
+
+
+@dataclass
+class Buffer:
+    """Floats of the arena, alive from the step that writes them first to the one that reads them last."""
+
+    size: int
+    first: int = 10**9
+    last: int = -1
+    offset: int = -1
+
+
+@dataclass
+class Tensor:
+    """A value in memory: a buffer, and the address of each element in it; -1 for those that are not kept."""
+
+    buffer: str
+    address: np.ndarray
+
+
+@dataclass
+class Step:
+    """What one C function does: reads buffers, writes one, then applies functions to what it wrote."""
+
+    name: str
+    reads: list[str]
+    writes: str
+    after: list[Function]
+    scratch: str | None = field(default=None, kw_only=True)
+
+
+@dataclass
+class Sums(Step):
+    """Each output plane, `length` floats, is its bias plus weighted input planes, shifted by offsets."""
+
+    planes: list[tuple[float, np.ndarray, np.ndarray]]  # bias, offsets, weights
+    length: int
+    stride: int  # floats from one output plane to the next
+    pooling: Pooling | None
+
+
+@dataclass
+class Dots(Step):
+    """Each output is its bias plus weighted inputs."""
+
+    units: list[tuple[float, np.ndarray, np.ndarray]]  # bias, addresses, weights
+
+
+@dataclass
+class Dense(Step):
+    """All inputs with all outputs: weight [k, m], bias [m]."""
+
+    addresses: np.ndarray
+    weight: np.ndarray
+    bias: np.ndarray
+
+
+@dataclass
+class Pooling:
+    """The pooling of one plane: rows of `row` floats; the plane that comes out has no gaps."""
+
+    kind: str
+    size: Pair
+    row: int
+    out: Pair
+    window: Pair
+    strides: Pair
+    pads: Pair
+    count_pads: bool
+
+
+@dataclass
+class Pools(Step):
+    """Pools the planes that start at `starts`."""
+
+    starts: np.ndarray
+    pooling: Pooling
+
+
+@dataclass
+class Runs(Step):
+    """Sums of one or two inputs, element by element, in runs of constant steps (see `find_runs`)."""
+
+    runs: np.ndarray
+    zeroed: bool  # the buffer starts as zeros
+    scale: np.ndarray | None = None  # in the order of the elements
+    shift: np.ndarray | None = None
+
+
+@dataclass
+class Normalised(Step):
+    """Softmax over each run."""
+
+    runs: np.ndarray
+
+
+@dataclass
+class Plan:
+    """Steps in order, and their buffers, placed in an arena of `arena` floats."""
+
+    steps: list[Step]
+    buffers: dict[str, Buffer]
+    arena: int
+
+
+def lower(program: Program, needed: dict[str, np.ndarray]) -> Plan:
+    """The plan of an optimised program; `needed` says which elements of each value matter."""
+    return _Lowering(program, needed).plan()
+
+
+class _Lowering:
+    def __init__(self, program: Program, needed: dict[str, np.ndarray]):
+        self.program = program
+        self.needed = needed
+        self.steps: list[Step] = []
+        self.buffers: dict[str, Buffer] = {}
+        shape = program.shapes[program.source]
+        self.tensors = {program.source: Tensor(INPUT, np.arange(int(np.prod(shape))).reshape(shape))}
+
+    def plan(self) -> Plan:
+        for op in self.program.ops:
+            self.tensors[op.output] = self.lower(op)
+        target = self.tensors[self.program.target]
+        size = target.address.size
+        runs = find_runs([target.address.ravel(), np.arange(size)])
+        self.steps.append(Runs("finish", [target.buffer], OUTPUT, [], runs, False))
+        return Plan(self.steps, self.buffers, self.place())
+
+    def lower(self, op: Op) -> Tensor:
+        sources = [self.tensors[name] for name in op.inputs]
+        if isinstance(op, View):
+            return Tensor(sources[0].buffer, op.move(sources[0].address))
+        if isinstance(op, Conv):
+            return self.conv(op, sources[0])
+        if isinstance(op, Linear):
+            return self.linear(op, sources[0])
+        if isinstance(op, Pool):
+            return self.pool(op, sources[0])
+        if isinstance(op, Softmax):
+            return self.softmax(op, sources[0])
+        assert isinstance(op, Map)
+        return self.map(op, sources)
+
+    def new_buffer(self, name: str, size: int) -> str:
+        while name in self.buffers:
+            name += "_"
+        self.buffers[name] = Buffer(size + SLACK)
+        return name
+
+    def kept(self, value: str) -> np.ndarray:
+        """The channels of a value [c, h, w] that are needed."""
+        return np.flatnonzero(self.needed[value].any((1, 2)))
+
+    # Convolutions and pooling.
+
+    def conv(self, op: Conv, source: Tensor) -> Tensor:
+        size = self.program.shapes[op.inputs[0]]
+        place, starts, row = self.planes_for(op, source, size)
+        height, width = conv_planes(op, size)
+        kept = self.kept(op.output)
+        per_group, outputs_per_group = op.weight.shape[1], len(op.weight) // op.groups
+        planes = []
+        for o in kept:
+            c, i, j = np.nonzero(op.weight[o])
+            channel = o // outputs_per_group * per_group + c
+            dy, dx = i * op.dilations[0], j * op.dilations[1]
+            (sy, sx) = op.strides
+            offsets = starts[channel, dy % sy, dx % sx] + dy // sy * row + dx // sx
+            order = np.argsort(offsets, kind="stable")
+            planes.append((float(op.bias[o]), offsets[order], op.weight[o][c, i, j][order]))
+        length, stride = (height - 1) * row + width, height * row
+        pooling, scratch = None, None
+        out = (height, width)
+        if op.pool:
+            pooling = _pooling(op.pool, (height, width), row, self.program.shapes[op.output][1:])
+            scratch = self.new_buffer(f"{op.name}.plane", stride)
+            out, stride, row = pooling.out, pooling.out[0] * pooling.out[1], pooling.out[1]
+        buffer = self.new_buffer(op.output, len(kept) * stride)
+        step = Sums(op.name, [place], buffer, op.after, planes, length, stride, pooling, scratch=scratch)
+        self.steps.append(step)
+        return Tensor(buffer, _plane_addresses(len(op.weight), kept, stride, row, out))
+
+    def planes_for(self, op: Conv, source: Tensor, size: tuple[int, ...]) -> tuple[str, np.ndarray, int]:
+        """(buffer, where the plane of each channel and phase of the strides starts [c, sy, sx], row length).
+
+        The source itself where it has whole planes in the arena; else a copy with padding, and with the rows and
+        columns that a stride visits together side by side.
+        """
+        if not any(op.pads) and op.strides == (1, 1) and source.buffer != INPUT:
+            row = _row_length(source.address)
+            if row is not None:
+                return source.buffer, source.address[:, :1, :1], row
+        (sy, sx), (top, left, bottom, right) = op.strides, op.pads
+        channels, height, width = size
+        rows, row = -(-(height + top + bottom) // sy), -(-(width + left + right) // sx)
+        used = np.flatnonzero(self.needed[op.inputs[0]].any((1, 2)))
+        position = np.full(channels, -1)
+        position[used] = np.arange(len(used))
+        c, phase_y, phase_x = np.meshgrid(position, np.arange(sy), np.arange(sx), indexing="ij")
+        starts = ((c * sy + phase_y) * sx + phase_x) * rows * row
+        y, x = np.arange(height) + top, np.arange(width) + left
+        target = starts[:, y % sy][:, :, x % sx] + (y // sy * row)[:, None] + x // sx
+        buffer = self.new_buffer(f"{op.inputs[0]}.planes", len(used) * sy * sx * rows * row)
+        runs = find_runs([source.address[used].ravel(), target[used].ravel()])
+        self.steps.append(Runs(f"{op.name}.planes", [source.buffer], buffer, [], runs, any(op.pads)))
+        return buffer, starts, row
+
+    def pool(self, op: Pool, source: Tensor) -> Tensor:
+        row = _row_length(source.address)
+        address, buffer = source.address, source.buffer
+        channels, height, width = address.shape
+        kept = self.kept(op.output)
+        if row is None:
+            row = width
+            buffer = self.new_buffer(f"{op.inputs[0]}.planes", len(kept) * height * width)
+            planes = _plane_addresses(channels, kept, height * width, width, (height, width))
+            runs = find_runs([address[kept].ravel(), planes[kept].ravel()])
+            self.steps.append(Runs(f"{op.name}.planes", [source.buffer], buffer, [], runs, False))
+            address = planes
+        pooling = _pooling(op, (height, width), row, self.program.shapes[op.output][1:])
+        stride = pooling.out[0] * pooling.out[1]
+        out = self.new_buffer(op.output, len(kept) * stride)
+        self.steps.append(Pools(op.name, [buffer], out, op.after, address[kept, 0, 0], pooling))
+        return Tensor(out, _plane_addresses(channels, kept, stride, pooling.out[1], pooling.out))
+
+    # Everything else.
+
+    def linear(self, op: Linear, source: Tensor) -> Tensor:
+        kept = np.flatnonzero(self.needed[op.output])
+        used = np.flatnonzero(op.weight[:, kept].any(1))
+        weight, addresses = op.weight[np.ix_(used, kept)], source.address[used]
+        buffer = self.new_buffer(op.output, len(kept))
+        step: Step
+        if weight.size and np.count_nonzero(weight) > weight.size / 2:
+            step = Dense(op.name, [source.buffer], buffer, op.after, addresses, weight, op.bias[kept])
+        else:
+            units = [
+                (float(op.bias[unit]), addresses[column != 0], column[column != 0])
+                for unit, column in zip(kept, weight.T, strict=True)
+            ]
+            step = Dots(op.name, [source.buffer], buffer, op.after, units)
+        self.steps.append(step)
+        address = np.full(len(op.bias), -1)
+        address[kept] = np.arange(len(kept))
+        return Tensor(buffer, address)
+
+    def map(self, op: Map, sources: list[Tensor]) -> Tensor:
+        needed = self.needed[op.output]
+        address = np.full(needed.shape, -1)
+        address[needed] = np.arange(np.count_nonzero(needed))
+        buffer = self.new_buffer(op.output, int(np.count_nonzero(needed)))
+        runs = find_runs([*(source.address[needed] for source in sources), address[needed]])
+        step = Runs(op.name, [source.buffer for source in sources], buffer, op.after, runs, False)
+        if (op.scale != 1).any():
+            step.scale = op.scale[needed]
+        if (op.shift != 0).any():
+            step.shift = op.shift[needed]
+        self.steps.append(step)
+        return Tensor(buffer, address)
+
+    def softmax(self, op: Softmax, source: Tensor) -> Tensor:
+        shape = self.program.shapes[op.output]
+        address = np.arange(int(np.prod(shape))).reshape(shape)
+        lines = [np.moveaxis(value, op.axis, -1).reshape(-1, shape[op.axis]) for value in (source.address, address)]
+        keep = (lines[0] >= 0).all(1)
+        buffer = self.new_buffer(op.output, address.size)
+        # A line of which the addresses have no common step is brought into order first.
+        if any(len(find_runs([line])) > 1 for line in lines[0][keep]):
+            ordered = self.new_buffer(f"{op.output}.lines", address.size)
+            runs = find_runs([lines[0][keep].ravel(), lines[1][keep].ravel()])
+            self.steps.append(Runs(f"{op.name}.lines", [source.buffer], ordered, [], runs, False))
+            source, lines = Tensor(ordered, address), [lines[1], lines[1]]
+        pairs = zip(lines[0][keep], lines[1][keep], strict=True)
+        runs = np.concatenate([find_runs([line, out]) for line, out in pairs])
+        self.steps.append(Normalised(op.name, [source.buffer], buffer, op.after, runs))
+        return Tensor(buffer, address)
+
+    # The arena.
+
+    def place(self) -> int:
+        """Gives each buffer a place such that no two that live at the same time overlap; returns the arena's size."""
+        for index, step in enumerate(self.steps):
+            for name in [*step.reads, step.writes, *([step.scratch] if step.scratch else [])]:
+                if name in self.buffers:
+                    buffer = self.buffers[name]
+                    buffer.first, buffer.last = min(buffer.first, index), max(buffer.last, index)
+        placed: list[Buffer] = []
+        for buffer in sorted(self.buffers.values(), key=lambda b: -b.size):
+            busy = sorted(
+                (other.offset, other.offset + other.size)
+                for other in placed
+                if other.first <= buffer.last and buffer.first <= other.last
+            )
+            offset = 0
+            for begin, end in busy:
+                if offset + buffer.size <= begin:
+                    break
+                offset = max(offset, -(-end // SLACK) * SLACK)  # vectors like round addresses
+            buffer.offset = offset
+            placed.append(buffer)
+        return max((buffer.offset + buffer.size for buffer in placed), default=0)
+
+
+def _pooling(op: Pool, size: Pair, row: int, out: tuple[int, ...]) -> Pooling:
+    pads = (op.pads[0], op.pads[1])
+    return Pooling(op.kind, size, row, (out[0], out[1]), op.window, op.strides, pads, op.count_pads)
+
+
+def _plane_addresses(channels: int, kept: np.ndarray, stride: int, row: int, size: Pair) -> np.ndarray:
+    """Addresses [c, h, w] of planes of which only some are kept, one behind the other."""
+    address = np.full((channels, *size), -1)
+    plane = np.arange(size[0])[:, None] * row + np.arange(size[1])
+    address[kept] = np.arange(len(kept))[:, None, None] * stride + plane
+    return address
+
+
+def _row_length(address: np.ndarray) -> int | None:
+    """How far apart the rows of all kept planes are, if their columns are neighbours; else None."""
+    planes = address[(address >= 0).all((1, 2))]
+    if not len(planes) or (address >= 0).any((1, 2)).sum() != len(planes):
+        return None
+    _, height, width = planes.shape
+    row = int(planes[0, 1, 0] - planes[0, 0, 0]) if height > 1 else width
+    expected = planes[:, :1, :1] + np.arange(height)[:, None] * row + np.arange(width)
+    return row if row >= width and np.array_equal(planes, expected) else None
+
+
+def find_runs(addresses: list[np.ndarray]) -> np.ndarray:
+    """Splits parallel lists of addresses into runs in which each has a constant step: [(start, step) ..., length]."""
+    stacked = np.stack(addresses)
+    count = stacked.shape[1]
+    steps = np.diff(stacked, axis=1)
+    changes = np.flatnonzero((steps[:, 1:] != steps[:, :-1]).any(0)) + 1
+    runs = []
+    begin = 0
+    while begin < count:
+        later = np.searchsorted(changes, begin, side="right")
+        end = int(changes[later]) + 1 if later < len(changes) else count
+        step = steps[:, begin] if end - begin > 1 else np.ones(len(stacked), int)
+        runs.append([*np.stack([stacked[:, begin], step], 1).ravel(), end - begin])
+        begin = end
+    return np.array(runs, int).reshape(len(runs), 2 * len(stacked) + 1)

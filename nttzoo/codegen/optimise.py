@@ -1,0 +1,179 @@
+"""Programs made smaller: elementwise operations fused into their makers, dead and constant units removed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nttzoo.codegen.ir import Conv, Function, Linear, Map, Op, Pool, Program, Softmax, View
+
+
+def optimise(program: Program) -> dict[str, np.ndarray]:
+    """Improves a program in place; returns {value: which of its elements are needed} (bool, of the value's shape)."""
+    fuse(program)
+    fold_constants(program)
+    return find_needed(program)
+
+
+# Fusing.
+
+
+def fuse(program: Program) -> None:
+    """Folds scales and shifts into weights, and has makers apply functions and pooling to what they make."""
+    while any(_fuse_one(program, op) for op in program.ops):
+        pass
+
+
+def _fuse_one(program: Program, op: Op) -> bool:
+    """Fuses an operation into the one before it, or moves it before that one; whether it did."""
+    maker = program.maker(op.inputs[0])
+    if maker is None or len(op.inputs) > 1 or len(program.users(maker.output)) > 1 or maker.output == program.target:
+        return False
+    if isinstance(op, Map):
+        if isinstance(maker, View) and _is_function(op):
+            _swap(program, maker, op)
+            return True
+        if not _is_function(op) and not _fold_affine(maker, op):
+            return False
+        if not isinstance(maker, Conv | Linear | Pool | Map):
+            return False
+        maker.after += op.after
+    elif isinstance(op, Pool) and op.kind == "max" and isinstance(maker, Conv) and maker.pool is None:
+        # None of the functions ever decreases: after the maximum they do the same, and have less to do.
+        maker.pool = op
+        maker.after += op.after
+    else:
+        return False
+    program.ops.remove(op)
+    maker.output = op.output
+    return True
+
+
+def _is_function(op: Map) -> bool:
+    return bool((op.scale == 1).all() and (op.shift == 0).all())
+
+
+def _swap(program: Program, view: Op, op: Map) -> None:
+    """view -> op becomes op -> view."""
+    source, middle, target = view.inputs[0], view.output, op.output
+    place = program.ops.index(view)
+    program.ops.remove(op)
+    program.ops.insert(place, op)
+    shape = program.shapes[source]
+    op.inputs, op.output, view.inputs, view.output = [source], middle, [middle], target
+    op.scale, op.shift = np.ones(shape, np.float32), np.zeros(shape, np.float32)
+    program.shapes[target], program.shapes[middle] = program.shapes[middle], shape
+
+
+def _fold_affine(maker: Op, op: Map) -> bool:
+    """Puts a scale and shift into a layer's weights, if they are the same all over each of its planes."""
+    if not isinstance(maker, Conv | Linear) or maker.after or getattr(maker, "pool", None):
+        return False
+    units = [value.reshape(len(value), -1) for value in (op.scale, op.shift)]
+    if any((value != value[:, :1]).any() for value in units):
+        return False
+    scale, shift = (value[:, 0] for value in units)
+    per_unit = scale[:, None, None, None] if isinstance(maker, Conv) else scale
+    maker.weight = (maker.weight * per_unit).astype(np.float32)
+    maker.bias = (maker.bias * scale + shift).astype(np.float32)
+    return True
+
+
+# Constant units: what no input reaches goes into the biases of the next layer.
+
+
+def fold_constants(program: Program) -> None:
+    """Moves what constant units contribute into biases; their weights become zero."""
+    known: dict[str, np.ndarray] = {program.source: np.full(program.shapes[program.source], np.nan)}
+    for op in program.ops:
+        known[op.output] = _constants(program, op, [known[name] for name in op.inputs])
+
+
+def _constants(program: Program, op: Op, inputs: list[np.ndarray]) -> np.ndarray:
+    """The values of those output elements that do not depend on the input; NaN elsewhere."""
+    if isinstance(op, View):
+        return op.move(inputs[0])
+    unknown = np.full(program.shapes[op.output], np.nan)
+    if isinstance(op, Linear):
+        units = ~np.isnan(inputs[0])
+        op.bias = (op.bias + inputs[0][units] @ op.weight[units]).astype(np.float32)
+        op.weight = np.where(units[:, None], 0, op.weight)
+        return apply(op.after, np.where(op.weight.any(0), np.nan, op.bias))
+    if isinstance(op, Conv):
+        _fold_planes(op, inputs[0])
+        alive = op.weight.any((1, 2, 3))
+        unknown[~alive] = op.bias[~alive, None, None]
+        return apply(op.after, unknown)
+    if isinstance(op, Map):
+        return apply(op.after, sum(inputs) * op.scale + op.shift)
+    if isinstance(op, Pool) and (op.kind == "max" or not any(op.pads)):
+        constant = _plane_constants(inputs[0])
+        unknown[...] = constant[:, None, None]
+        return apply(op.after, unknown)
+    return unknown
+
+
+def _plane_constants(value: np.ndarray) -> np.ndarray:
+    """[c, h, w] -> [c]: the constant that fills a plane, or NaN."""
+    flat = value.reshape(len(value), -1)
+    return np.where((flat == flat[:, :1]).all(1), flat[:, 0], np.nan)
+
+
+def _fold_planes(op: Conv, value: np.ndarray) -> None:
+    constant = _plane_constants(value)
+    # At the borders padding takes the place of a plane: there only a plane of zeros is the same everywhere.
+    foldable = ~np.isnan(constant) & ((constant == 0) | (not any(op.pads)))
+    per_group = len(value) // op.groups
+    of_group = np.repeat(np.arange(op.groups), len(op.weight) // op.groups)
+    channels = of_group[:, None] * per_group + np.arange(per_group)  # [o, c / groups]
+    fold = foldable[channels]
+    gain = np.where(fold, np.nan_to_num(constant)[channels], 0) * op.weight.sum((2, 3), dtype=np.float64)
+    op.bias = (op.bias + gain.sum(1)).astype(np.float32)
+    op.weight = np.where(fold[:, :, None, None], 0, op.weight)
+
+
+def apply(functions: list[Function], value: np.ndarray) -> np.ndarray:
+    """Elementwise functions on arrays; NaN stays NaN."""
+    for name, *bounds in functions:
+        if name == "relu":
+            value = np.maximum(value, 0)
+        elif name == "clip":
+            value = np.clip(value, float(bounds[0]), float(bounds[1]))
+        elif name == "sigmoid":
+            value = 1 / (1 + np.exp(-value))
+        else:
+            value = np.tanh(value)
+    return value
+
+
+# Dead units: what reaches no output need not be computed.
+
+
+def find_needed(program: Program) -> dict[str, np.ndarray]:
+    """Which elements of each value some output depends on; weights into other units become zero."""
+    needed = {name: np.zeros(shape, bool) for name, shape in program.shapes.items()}
+    needed[program.target][...] = True
+    for op in reversed(program.ops):
+        for name in op.inputs:
+            needed[name] |= _needs(program, op, needed[op.output], needed[name].shape)
+    return needed
+
+
+def _needs(program: Program, op: Op, needed: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The elements of an operation's input that its needed outputs depend on."""
+    if isinstance(op, View):
+        found = np.zeros(int(np.prod(shape)), bool)
+        found[op.move(np.arange(found.size).reshape(shape))[needed]] = True
+        return found.reshape(shape)
+    if isinstance(op, Linear):
+        op.weight = np.where(needed, op.weight, 0)
+        return np.asarray(op.weight.any(1))
+    if isinstance(op, Conv):
+        used = np.asarray(needed.any((1, 2)))
+        op.weight = np.where(used[:, None, None, None], op.weight, 0)
+        grouped = op.weight.reshape(op.groups, -1, *op.weight.shape[1:])
+        return np.broadcast_to(grouped.any((1, 3, 4)).reshape(-1, 1, 1), shape)
+    if isinstance(op, Pool):
+        return np.broadcast_to(needed.any((1, 2), keepdims=True), shape)
+    if isinstance(op, Softmax):
+        return np.broadcast_to(needed.any(op.axis, keepdims=True), shape)
+    return needed
