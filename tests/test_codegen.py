@@ -152,6 +152,27 @@ def test_linear_layers(cache, density, transposed, seed):
     check(graph.proto(), cache)
 
 
+@pytest.mark.parametrize("count", [1, 7, 8, 63, 64, 65, 150])
+def test_linear_networks_take_many_examples_at_a_time(cache, count):
+    graph = Graph((20,), 0.2)
+    graph.add("Gemm", graph.weight(20, 30), graph.weight(30)).add("Relu")
+    graph.add("Gemm", graph.weight(30, 7), graph.weight(7)).add("Tanh")
+    proto = graph.proto()
+    source, shape = to_source(proto)
+    assert source.batch_arena > source.arena
+    library = ctypes.CDLL(str(build.build(source, input_shape=shape, threads=1, cache=cache).library))
+    x = np.random.default_rng(1).normal(size=(count, *shape)).astype(np.float32)
+    arena = np.full(source.batch_arena + 64, np.nan, np.float32)
+    arena[source.batch_arena :] = 7
+    output = np.full(7 * count + 8, 7.0, np.float32)
+    pointers = [ctypes.c_void_p(array.ctypes.data) for array in (x, output, arena)]
+    library.net_run_batch(pointers[0], pointers[1], count, pointers[2])
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(output[: 7 * count].reshape(count, 7), session.run(None, {"x": x})[0], atol=1e-5)
+    assert (arena[source.batch_arena :] == 7).all()
+    assert (output[7 * count :] == 7).all()
+
+
 def residual():
     """Batch norms, a residual branch, softmax over channels, a global pool: everything at once."""
     graph = Graph((3, 8, 7), 0.4, seed=3)

@@ -195,14 +195,20 @@ def speedup(options: argparse.Namespace) -> None:
 
 def bench(options: argparse.Namespace) -> None:
     """Measures and prints; the file is written first."""
-    from nttzoo import provenance
-    from nttzoo.bench import ntk, search, train
+    from nttzoo import plots, provenance
+    from nttzoo.bench import ntk, runtime, search, train
 
     if options.out:
         provenance.check_writable(options.out)
-    if options.what != "search" and not options.peer_python:
+    if options.what in ("train", "ntk") and not options.peer_python:
         raise OptionError("name the peer's environment with --peer-python.")
-    if options.what == "search":
+    if options.names and options.what != "runtime":
+        raise OptionError(f"`bench {options.what}` takes no names of networks.")
+    if options.what == "runtime":
+        result = runtime.run(options.names, peer_python=options.peer_python)
+        if options.out:
+            plots.runtimes(result, Path(options.out).with_suffix(".png"))
+    elif options.what == "search":
         result = search.run()
     elif options.what == "train":
         result = train.run(peer_python=options.peer_python)
@@ -210,4 +216,7 @@ def bench(options: argparse.Namespace) -> None:
         result = ntk.run(peer_python=options.peer_python, growth=options.growth)
     if options.out:
         provenance.write_json(options.out, result)
-    print(json.dumps(result, indent=1))
+    if options.what == "runtime" and not options.json:
+        print("\n\n".join(runtime.table(result, batch=b, threads=t) for b in runtime.BATCHES for t in runtime.THREADS))
+    else:
+        print(json.dumps(result, indent=1))

@@ -21,6 +21,8 @@ from nttzoo.errors import ExportError, ShapeError
 
 FLAGS = ("-std=c99", "-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC")
 
+THREADS_FROM = 2_000_000  # multiply-adds
+
 
 class Compiled:
     """A network as a callable: float32 [n, ...] -> [n, outputs]. The examples of a batch are shared among threads."""
@@ -34,7 +36,7 @@ class Compiled:
         self._run = getattr(ctypes.CDLL(str(library)), f"{source.name}_run_batch")
         self._run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
         self._run.restype = None
-        self._arenas = [np.zeros(source.arena, np.float32) for _ in range(threads)]
+        self._arenas = [np.zeros(source.batch_arena, np.float32) for _ in range(threads)]
 
     def __call__(self, inputs: Float[np.ndarray, "n ..."]) -> Float[np.ndarray, "n outputs"]:
         inputs = np.ascontiguousarray(inputs, np.float32)
@@ -42,7 +44,8 @@ class Compiled:
             expected = ", ".join(map(str, self.input_shape))
             raise ShapeError(f"{self.source.name} takes inputs of shape [n, {expected}], got {list(inputs.shape)}.")
         outputs = np.empty((len(inputs), self.source.outputs), np.float32)
-        if self._pool is None or len(inputs) < 2:
+        # Handing work to threads takes tens of microseconds.
+        if self._pool is None or len(inputs) < 2 or len(inputs) * self.source.work < THREADS_FROM:
             self._some(inputs, outputs, 0, len(inputs), self._arenas[0])
             return outputs
         edges = [len(inputs) * part // self.threads for part in range(self.threads + 1)]

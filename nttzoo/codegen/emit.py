@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from nttzoo.codegen import kernels
+from nttzoo.codegen import blocks, kernels
 from nttzoo.codegen.ir import Function
 from nttzoo.codegen.lower import INPUT, OUTPUT, Dense, Dots, Normalised, Plan, Pooling, Pools, Runs, Step, Sums
 
 Metadata = dict[str, Any]
+Rows = list[tuple[float, np.ndarray, np.ndarray]]  # bias, places, weights
 
 
 @dataclass(frozen=True)
@@ -24,10 +25,12 @@ class Source:
     name: str
     header: str
     code: str
-    arena: int  # floats that the caller provides
+    arena: int  # floats that the caller provides for one example at a time
+    batch_arena: int  # and for a batch
     inputs: int
     outputs: int
     table_bytes: int  # weights, biases and places
+    work: int  # multiply-adds of one example
 
 
 def identifier(name: str) -> str:
@@ -39,30 +42,49 @@ def identifier(name: str) -> str:
 def emit(plan: Plan, name: str, inputs: int, outputs: int, about: Metadata) -> Source:
     """The C source of a plan; `about` may hold mean, std, classes and the input's shape."""
     name = identifier(name)
-    writer = _Writer(plan)
+    writer = Writer(plan)
     steps = [writer.step(step) for step in plan.steps]
     calls = [f"    {writer.call(step)};" for step in plan.steps]
+    blocked = blocks.possible(plan)
+    batch_arena = blocks.arena(plan, inputs) if blocked else plan.arena
+    block_functions, block_lines = blocks.emit(plan, writer, inputs, outputs) if blocked else ([], [])
     body = [
         f'#include "{name}.h"',
         kernels.PREAMBLE.replace("@MATH@", "#include <math.h>\n" if writer.uses_math else ""),
         *(kernels.TEXTS[key] for key in kernels.TEXTS if key in writer.kernels),
         *steps,
+        *block_functions,
         *_metadata_tables(name, about),
         f"void {name}_run(const float *input, float *output, float *arena) {{",
         *calls,
         "}\n",
         f"void {name}_run_batch(const float *input, float *output, int count, float *arena) {{",
-        "    int i;",
-        "    for (i = 0; i < count; i++) {",
+        "    int i = 0;",
+        *block_lines,
+        "    for (; i < count; i++) {",
         f"        {name}_run(input + (long)i * {inputs}, output + (long)i * {outputs}, arena);",
         "    }",
         "}",
     ]
-    header = _header(name, plan.arena, inputs, outputs, about)
-    return Source(name, header, "\n".join(body) + "\n", plan.arena, inputs, outputs, writer.table_bytes)
+    header = _header(name, plan.arena, batch_arena, inputs, outputs, about)
+    code = "\n".join(body) + "\n"
+    return Source(name, header, code, plan.arena, batch_arena, inputs, outputs, writer.table_bytes, _work(plan))
 
 
-class _Writer:
+def _work(plan: Plan) -> int:
+    """Multiply-adds of one example."""
+    work = 0
+    for step in plan.steps:
+        if isinstance(step, Sums):
+            work += step.length * sum(len(places) for _, places, _ in step.planes)
+        elif isinstance(step, Dots):
+            work += sum(len(places) for _, places, _ in step.units)
+        elif isinstance(step, Dense):
+            work += step.weight.size
+    return work
+
+
+class Writer:
     """Collects the kernels that the steps need, and counts the bytes of their tables."""
 
     def __init__(self, plan: Plan):
@@ -102,26 +124,29 @@ class _Writer:
     # Tables.
 
     def table(self, name: str, values: Sequence[Any] | np.ndarray, kind: str) -> str:
+        """A constant array."""
         values = list(values) or [0]  # C has no empty arrays
         self.table_bytes += len(values) * {"uint16_t": 2, "uint32_t": 4, "int32_t": 4, "float": 4}[kind]
         written = [_float(value) if kind == "float" else str(int(value)) for value in values]
         rows = textwrap.fill(", ".join(written), 116, initial_indent="    ", subsequent_indent="    ")
         return f"static const {kind} {name}[{len(values)}] = {{\n{rows}\n}};"
 
-    def weighted(self, name: str, rows: list[tuple[float, np.ndarray, np.ndarray]]) -> tuple[list[str], str]:
+    def weighted(self, name: str, rows: Rows) -> tuple[list[str], str]:
         """The tables of rows (bias, places, weights), and "16" or "32": the bits of a place."""
-        places = np.concatenate([row[1] for row in rows]) if rows else np.zeros(0, int)
-        bits = "16" if not len(places) or places.max() < 2**16 else "32"
-        weights = np.concatenate([row[2] for row in rows]) if rows else np.zeros(0)
-        counts = [len(row[1]) for row in rows]
+        bits = self.bits_of(rows)
+        counts = [len(places) for _, places, _ in rows]
         kind = "uint16_t" if max(counts, default=0) < 2**16 else "uint32_t"
         tables = [
-            self.table(f"{name}_place", places, f"uint{bits}_t"),
-            self.table(f"{name}_weight", weights, "float"),
+            self.table(f"{name}_place", [place for _, places, _ in rows for place in places], f"uint{bits}_t"),
+            self.table(f"{name}_weight", [weight for _, _, weights in rows for weight in weights], "float"),
             self.table(f"{name}_count", counts, kind),
-            self.table(f"{name}_bias", [row[0] for row in rows], "float"),
+            self.table(f"{name}_bias", [bias for bias, _, _ in rows], "float"),
         ]
         return tables, bits
+
+    def bits_of(self, rows: Rows) -> str:
+        """How many bits the places of some rows need: "16" or "32"."""
+        return "16" if max((int(places.max()) for _, places, _ in rows if len(places)), default=0) < 2**16 else "32"
 
     # Steps: (tables, lines of the function).
 
@@ -136,7 +161,7 @@ class _Writer:
             f"for (p = 0; p < {len(step.planes)}; p++) {{",
             f"    float *to = out + (long)p * {step.stride};",
             f"    int count = (int){name}_count[p];",
-            f"    sum_planes_{bits}(in, {target}, place, weight, count, {name}_bias[p], {step.length});",
+            f"    sum_planes_{bits}(in, {target}, place, 1, weight, count, {name}_bias[p], {step.length});",
         ]
         length = step.length
         if step.pooling:
@@ -248,6 +273,7 @@ class _Writer:
         return [self.table(f"{name}_run", step.runs.ravel(), "int32_t")], lines
 
     def functions(self, after: list[Function], target: str, length: int) -> list[str]:
+        """The calls that apply elementwise functions."""
         lines = []
         for kind, *bounds in after:
             self.kernels.add(str(kind))
@@ -281,14 +307,13 @@ def _string(text: str) -> str:
     return '"' + kept.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _header(name: str, arena: int, inputs: int, outputs: int, about: Metadata) -> str:
+def _header(name: str, arena: int, batch_arena: int, inputs: int, outputs: int, about: Metadata) -> str:
     upper = name.upper()
     declared = [f"extern const float {name}_{key}[{len(about[key])}];" for key in ("mean", "std") if key in about]
     if "classes" in about:
         declared.append(f"extern const char *const {name}_classes[{len(about['classes'])}];")
     shape = f", an array {about['shape']} in C order" if "shape" in about else ""
     scaled = " * Inputs are standardised: (pixel / 255 - mean) / std, per channel.\n" if "mean" in about else ""
-    return kernels.HEADER.format(
-        name=name, upper=upper, arena=arena, inputs=inputs, outputs=outputs, shape=shape, scaled=scaled,
-        declared="\n".join(declared) + ("\n" if declared else ""),
-    )  # fmt: skip
+    sizes = {"arena": arena, "batch_arena": batch_arena, "inputs": inputs, "outputs": outputs}
+    texts = {"shape": shape, "scaled": scaled, "declared": "".join(f"{line}\n" for line in declared)}
+    return kernels.HEADER.format(name=name, upper=upper, **sizes, **texts)

@@ -19,12 +19,14 @@ HEADER = """\
 #define {upper}_INPUTS {inputs}
 #define {upper}_OUTPUTS {outputs}
 #define {upper}_ARENA {arena}
+#define {upper}_BATCH_ARENA {batch_arena}
 
 #ifdef __cplusplus
 extern "C" {{
 #endif
 
 {declared}void {name}_run(const float *input, float *output, float *arena);
+/* Any number of examples, one behind the other; the arena has {upper}_BATCH_ARENA floats. */
 void {name}_run_batch(const float *input, float *output, int count, float *arena);
 
 #ifdef __cplusplus
@@ -63,15 +65,15 @@ typedef float lanes;
 """
 
 _SUM = """\
-/* to = bias + the sum of weight * (in, shifted by place), for n floats; up to LANES - 1 more are touched. */
-static void sum_planes_@(const float *in, float *RESTRICT to, const uint@_t *RESTRICT place,
+/* to = bias + the sum of weight * (in, from place * unit on), for n floats; up to LANES - 1 more are touched. */
+static void sum_planes_@(const float *in, float *RESTRICT to, const uint@_t *RESTRICT place, int unit,
                          const float *RESTRICT weight, int count, float bias, int n) {
     int i = 0, k;
     for (; i + 3 * LANES < n; i += 4 * LANES) {
         lanes a = {0}, b = {0}, c = {0}, d = {0};
         a += bias, b += bias, c += bias, d += bias;
         for (k = 0; k < count; k++) {
-            const float *from = in + place[k] + i;
+            const float *from = in + (long)place[k] * unit + i;
             const float w = weight[k];
             a += w * *(const lanes *)from;
             b += w * *(const lanes *)(from + LANES);
@@ -86,7 +88,7 @@ static void sum_planes_@(const float *in, float *RESTRICT to, const uint@_t *RES
     for (; i < n; i += LANES) {
         lanes a = {0};
         a += bias;
-        for (k = 0; k < count; k++) a += weight[k] * *(const lanes *)(in + place[k] + i);
+        for (k = 0; k < count; k++) a += weight[k] * *(const lanes *)(in + (long)place[k] * unit + i);
         *(lanes *)(to + i) = a;
     }
 }

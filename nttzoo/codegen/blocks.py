@@ -1,0 +1,93 @@
+"""Batches of a network of linear layers: many examples side by side, so that each weight is read once for all of them.
+
+Element k of BLOCK examples is treated like a plane of a convolution: the same kernel adds up weighted planes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nttzoo.codegen.lower import INPUT, Dots, Plan, Runs
+
+if TYPE_CHECKING:
+    from nttzoo.codegen.emit import Writer
+
+BLOCK = 64
+FEWEST = 8  # a smaller rest is done one by one
+
+
+def possible(plan: Plan) -> bool:
+    """Whether all steps but the last, which hands out the answer, are sparse linear layers."""
+    *linear, last = plan.steps
+    return bool(linear) and all(isinstance(step, Dots) for step in linear) and isinstance(last, Runs)
+
+
+def arena(plan: Plan, inputs: int) -> int:
+    """Floats for a block: the arena of one example, and its inputs, BLOCK times."""
+    return (plan.arena + inputs) * BLOCK
+
+
+def emit(plan: Plan, writer: Writer, inputs: int, outputs: int) -> tuple[list[str], list[str]]:
+    """(tables and functions, the lines of `run_batch` that take BLOCK examples at a time)."""
+    *linear, last = plan.steps
+    assert isinstance(last, Runs)
+    first = [step for step in linear if isinstance(step, Dots) and INPUT in step.reads]
+    used = np.unique(np.concatenate([places for step in first for _, places, _ in step.units]))
+    answer = np.concatenate([run[0] + run[1] * np.arange(run[-1]) for run in last.runs])
+    functions = [
+        *(_layer(step, writer) for step in linear if isinstance(step, Dots)),
+        writer.table("block_used", used, "uint32_t"),
+        writer.table("block_answer", answer, "uint32_t"),
+        "",
+    ]
+
+    def place(buffer: str) -> str:
+        return "block" if buffer == INPUT else f"arena + {plan.buffers[buffer].offset * BLOCK}L"
+
+    calls = [
+        f"        {writer.names[id(step)]}_block({place(step.reads[0])}, {place(step.writes)});" for step in linear
+    ]
+    lines = [
+        f"    for (; i + {FEWEST} <= count; i += {BLOCK}) {{",
+        f"        const float *from = input + (long)i * {inputs};",
+        f"        float *to = output + (long)i * {outputs}, *block = arena + {plan.arena * BLOCK}L;",
+        f"        const int n = count - i < {BLOCK} ? count - i : {BLOCK};",
+        "        int k, e;",
+        f"        for (k = 0; k < {len(used)}; k++) {{",
+        "            const long at = (long)block_used[k];",
+        f"            for (e = 0; e < n; e++) block[at * {BLOCK} + e] = from[e * {inputs}L + at];",
+        f"            for (; e < {BLOCK}; e++) block[at * {BLOCK} + e] = 0.0f;",
+        "        }",
+        *calls,
+        f"        block = {place(last.reads[0])};",
+        f"        for (k = 0; k < {outputs}; k++) {{",
+        f"            const float *row = block + (long)block_answer[k] * {BLOCK};",
+        f"            for (e = 0; e < n; e++) to[e * {outputs}L + k] = row[e];",
+        "        }",
+        "    }",
+    ]
+    return functions, lines
+
+
+def _layer(step: Dots, writer: Writer) -> str:
+    """A layer for BLOCK examples, with the tables of the layer for one."""
+    name, bits = writer.names[id(step)], writer.bits_of(step.units)
+    writer.kernels.add(f"sum{bits}")
+    lines = [
+        f"static void {name}_block(const float *RESTRICT in, float *RESTRICT out) {{",
+        f"    const uint{bits}_t *place = {name}_place;",
+        f"    const float *weight = {name}_weight;",
+        "    int unit;",
+        f"    for (unit = 0; unit < {len(step.units)}; unit++) {{",
+        f"        int count = (int){name}_count[unit];",
+        f"        float *to = out + (long)unit * {BLOCK};",
+        f"        sum_planes_{bits}(in, to, place, {BLOCK}, weight, count, {name}_bias[unit], {BLOCK});",
+        "        place += count;",
+        "        weight += count;",
+        "    }",
+        *(f"    {line}" for line in writer.functions(step.after, "out", len(step.units) * BLOCK)),
+        "}\n",
+    ]
+    return "\n".join(lines)
