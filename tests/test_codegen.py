@@ -93,7 +93,7 @@ def check(proto, cache, n=3, tolerance=1e-5):
 pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     size=st.tuples(st.integers(5, 9), st.integers(5, 9)),
     window=pairs,
@@ -103,9 +103,11 @@ pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
     groups=st.sampled_from([1, 2]),
     density=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
     function=st.sampled_from(["Relu", "Sigmoid", "Tanh", "Clip", None]),
+    pooled=st.booleans(),
+    tiled=st.booleans(),
     seed=st.integers(0, 5),
 )
-def test_convolutions(cache, size, window, strides, dilations, pads, groups, density, function, seed):
+def test_convolutions(cache, size, window, strides, dilations, pads, groups, density, function, pooled, tiled, seed):
     graph = Graph((4, *size), density, seed)
     options = {"strides": strides, "dilations": dilations, "pads": pads, "group": groups}
     graph.add("Conv", graph.weight(6, 4 // groups, *window), graph.weight(6), **options)
@@ -113,7 +115,13 @@ def test_convolutions(cache, size, window, strides, dilations, pads, groups, den
         bounds = [graph.constant(np.float32(-0.3)), graph.constant(np.float32(0.4))] if function == "Clip" else []
         graph.add(function, *bounds)
     graph.add("Conv", graph.weight(3, 6, 1, 1))  # no bias; it sees the planes as the first one leaves them
-    check(graph.proto(), cache)
+    if pooled and min(size) >= 7 and max(*window, *strides, *dilations) < 3:
+        graph.add("MaxPool", kernel_shape=[2, 2], strides=[2, 2])
+    with pytest.MonkeyPatch.context() as patch:
+        if tiled:
+            for name, value in {"TILE_FROM_BYTES": 0, "TILE_FROM_WORK": 0, "TILE": 6}.items():
+                patch.setattr(lower, name, value)
+        check(graph.proto(), cache)
 
 
 @settings(max_examples=12, deadline=None)

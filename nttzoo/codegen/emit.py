@@ -76,7 +76,7 @@ def _work(plan: Plan) -> int:
     work = 0
     for step in plan.steps:
         if isinstance(step, Sums):
-            work += step.length * sum(len(places) for _, places, _ in step.planes)
+            work += step.size[0] * step.row * sum(len(places) for _, places, _ in step.planes)
         elif isinstance(step, Dots):
             work += sum(len(places) for _, places, _ in step.units)
         elif isinstance(step, Dense):
@@ -153,22 +153,31 @@ class Writer:
     def sums(self, step: Sums, name: str) -> tuple[list[str], list[str]]:
         tables, bits = self.weighted(name, step.planes)
         self.kernels.add(f"sum{bits}")
-        target = "plane" if step.pooling else "to"
-        lines = [
-            f"const uint{bits}_t *place = {name}_place;",
-            f"const float *weight = {name}_weight;",
-            "int p;",
-            f"for (p = 0; p < {len(step.planes)}; p++) {{",
-            f"    float *to = out + (long)p * {step.stride};",
-            f"    int count = (int){name}_count[p];",
-            f"    sum_planes_{bits}(in, {target}, place, 1, weight, count, {name}_bias[p], {step.length});",
-        ]
-        length = step.length
+        (height, width), row = step.size, step.row
+        place, target, finish = f"y * {row}", "to", self.functions(step.after, "to", "n")
         if step.pooling:
-            lines.append(f"    {self.pooling(step.pooling, 'plane', 'to')};")
-            length = step.stride
-        lines += [f"    {line}" for line in self.functions(step.after, "to", length)]
-        return tables, [*lines, "    place += count;", "    weight += count;", "}"]
+            out = step.pooling.out
+            place, target = (f"y / 2 * {out[1]}" if step.tile < height else "0"), "plane"
+            rows, count = ("rows / 2", f"rows / 2 * {out[1]}") if step.tile < height else (out[0], out[0] * out[1])
+            finish = [self.pooling(step.pooling, "plane", "to", rows), *self.functions(step.after, "to", count)]
+        lines = [
+            "int y, p;",
+            f"for (y = 0; y < {height}; y += {step.tile}) {{",
+            f"    const int rows = {height} - y < {step.tile} ? {height} - y : {step.tile};",
+            f"    const int n = (rows - 1) * {row} + {width};",
+            f"    const uint{bits}_t *place = {name}_place;",
+            f"    const float *weight = {name}_weight;",
+            f"    for (p = 0; p < {len(step.planes)}; p++) {{",
+            f"        float *to = out + (long)p * {step.stride} + {place};",
+            f"        const int count = (int){name}_count[p];",
+            f"        sum_planes_{bits}(in + y * {row}, {target}, place, 1, weight, count, {name}_bias[p], n);",
+            *(f"        {line}" for line in finish),
+            "        place += count;",
+            "        weight += count;",
+            "    }",
+            "}",
+        ]
+        return tables, lines
 
     def dots(self, step: Dots, name: str) -> tuple[list[str], list[str]]:
         tables, bits = self.weighted(name, step.units)
@@ -210,22 +219,22 @@ class Writer:
             "int p;",
             f"for (p = 0; p < {len(step.starts)}; p++) {{",
             f"    float *to = out + (long)p * {stride};",
-            f"    {self.pooling(step.pooling, f'in + {name}_start[p]', 'to')};",
+            f"    {self.pooling(step.pooling, f'in + {name}_start[p]', 'to', step.pooling.out[0])}",
             *(f"    {line}" for line in self.functions(step.after, "to", stride)),
             "}",
         ]
         return [self.table(f"{name}_start", step.starts, "uint32_t")], lines
 
-    def pooling(self, pooling: Pooling, source: str, target: str) -> str:
-        (height, width), (kh, kw), (sy, sx) = pooling.out, pooling.window, pooling.strides
-        if pooling.kind == "max" and (kh, kw, sy, sx, *pooling.pads) == (2, 2, 2, 2, 0, 0):
+    def pooling(self, pooling: Pooling, source: str, target: str, rows: object) -> str:
+        """The call that pools a plane, or as much of it as gives `rows` rows."""
+        if pooling.is_2x2:
             self.kernels.add("max_pool_2x2")
-            return f"max_pool_2x2({source}, {pooling.row}, {target}, {height}, {width})"
-        numbers = [*pooling.size, pooling.row, height, width, kh, kw, sy, sx, *pooling.pads]
+            return f"max_pool_2x2({source}, {pooling.row}, {target}, {rows}, {pooling.out[1]});"
+        numbers = [*pooling.size, pooling.row, *pooling.out, *pooling.window, *pooling.strides, *pooling.pads]
         self.kernels.add(f"{pooling.kind}_pool")
         if pooling.kind == "average":
             numbers.append(int(pooling.count_pads))
-        return f"{pooling.kind}_pool({source}, {target}, {', '.join(map(str, numbers))})"
+        return f"{pooling.kind}_pool({source}, {target}, {', '.join(map(str, numbers))});"
 
     def runs(self, step: Runs, name: str) -> tuple[list[str], list[str]]:
         two = len(step.reads) == 2
@@ -272,7 +281,7 @@ class Writer:
         ]
         return [self.table(f"{name}_run", step.runs.ravel(), "int32_t")], lines
 
-    def functions(self, after: list[Function], target: str, length: int) -> list[str]:
+    def functions(self, after: list[Function], target: str, length: object) -> list[str]:
         """The calls that apply elementwise functions."""
         lines = []
         for kind, *bounds in after:
