@@ -13,6 +13,13 @@ CITATION = """@inproceedings{liu2020ntt,
   year = {2020}
 }"""
 
+RUNTIMES = {
+    "onnxruntime": "ONNX Runtime",
+    "openvino": "OpenVINO",
+    "deepsparse": "DeepSparse",
+    "nttzoo_c": "nttzoo's C",
+}
+
 
 def card(metrics: dict[str, Any]) -> str:
     """The card as Markdown with YAML front matter."""
@@ -49,7 +56,13 @@ def card(metrics: dict[str, Any]) -> str:
         _fill(
             f"Theoretical speed-up: {metrics['speedup']['theoretical']:.1f}x, or "
             f"{metrics['speedup']['without_dead']:.1f}x without weights that no longer lie on a path from input to "
-            "output. Most runtimes gain nothing from unstructured sparsity; none was measured for this entry."
+            "output."
+        ),
+        _measured(metrics),
+        _fill(
+            f"As C (`nttzoo export {metrics['name']} net.c --format c`): "
+            f"{metrics['c']['table_bytes'] / 1000:.1f} kB of tables and {metrics['c']['arena_bytes'] / 1000:.1f} kB of working memory; the dense network's weights "
+            f"alone are {metrics['c']['dense_bytes'] / 1000:.0f} kB."
         ),
         "## Limits",
         f"A small network for {metrics['dataset']}; it was not tested on anything else.",
@@ -96,6 +109,34 @@ def _usage(name: str) -> str:
         ),
     ]
     return "\n".join(lines)
+
+
+def _measured(metrics: dict[str, Any]) -> str:
+    """Measured times beside the dense network's, where there are any."""
+    if not metrics.get("runtimes"):
+        return "No runtime was measured for this entry. Most gain nothing from unstructured sparsity."
+    own, dense = metrics["runtimes"]["own"], metrics["runtimes"]["dense"]
+    titles = {
+        "onnxruntime": "ONNX Runtime",
+        "openvino": "OpenVINO",
+        "deepsparse": "DeepSparse",
+        "nttzoo_c": "nttzoo's C",
+    }
+    rows = []
+    for key, title in titles.items():
+        cells = []
+        for batch, threads in (("1", "1"), ("64", "2")):
+            if key in own[batch][threads]:
+                times = [1000 * part[batch][threads][key] / int(batch) for part in (own, dense)]
+                cells += [f"{times[0]:.1f}", f"{times[1]:.1f}"]
+        if cells:
+            rows.append((title, *cells))
+    columns = ("runtime", "1 image, 1 thread", "dense", "64 images, 2 threads", "dense")
+    text = (
+        "Measured, in microseconds per image. ONNX Runtime and OpenVINO do the same work whatever the mask; DeepSparse "
+        f"(discontinued) and our C use it. On {metrics['runtimes']['machine']}."
+    )
+    return f"{_table(columns, rows)}\n\n{_fill(text)}"
 
 
 def _fill(text: str) -> str:

@@ -11,9 +11,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
+from flax import nnx
 
-from nttzoo import card, checkpoint, cost, export, masks, provenance, recipes, search, zoo
+from nttzoo import card, checkpoint, codegen, cost, export, masks, provenance, recipes, search, zoo
 from nttzoo.comparison import EVEN, Comparison
 from nttzoo.data import Dataset
 from nttzoo.errors import RunError
@@ -107,6 +109,7 @@ def _write_entry(home: Path, metrics: dict[str, Any], student: Path, images: np.
             model = zoo.build(metrics)
             checkpoint.unpack(model, checkpoint.load_arrays(machines / kind))
     export.export_onnx(model, people / "model.onnx", name=name, images=images)  # trained, if it was
+    metrics["c"] = _as_c(people / "model.onnx", model)
     provenance.write_json(people / "metrics.json", metrics)
     (people / "recipe.toml").write_text(_toml(metrics))
     (people / "card.md").write_text(card.card(metrics))
@@ -116,6 +119,30 @@ def _write_entry(home: Path, metrics: dict[str, Any], student: Path, images: np.
         shutil.rmtree(target, ignore_errors=True)
         (part / kind / name).rename(target)
     shutil.rmtree(part)
+
+
+def _as_c(file: Path, model: Any) -> dict[str, int]:
+    """What a network takes as C, and what the weights of the dense one alone would."""
+    source, _ = codegen.to_source(file)
+    dense = sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
+    return {"table_bytes": source.table_bytes, "arena_bytes": 4 * source.arena, "dense_bytes": 4 * dense}
+
+
+def add_runtimes(measured: Path, home: Path) -> list[str]:
+    """Enters what `nttzoo bench runtime` measured into the entries that it names; returns their names."""
+    content = provenance.read_json(measured)
+    dense = {case["architecture"]: case["milliseconds"] for case in content["cases"] if case["density"] == 1}
+    names = []
+    for case in content["cases"]:
+        path = home / "models" / case["name"] / "metrics.json"
+        if path.exists():
+            metrics = provenance.read_json(path)
+            times = {"own": case["milliseconds"], "dense": dense[case["architecture"]]}
+            metrics["runtimes"] = {**times, "machine": content["machine"]["processor"], "versions": content["runtimes"]}
+            provenance.write_json(path, metrics)
+            names.append(case["name"])
+    regenerate(home)
+    return names
 
 
 def regenerate(home: Path) -> None:

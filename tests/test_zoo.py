@@ -76,6 +76,22 @@ def test_the_onnx_file_has_the_accuracy_of_the_card(home):
     assert session.get_modelmeta().custom_metadata_map["name"] == NAME
 
 
+def test_measured_times_are_entered(home, tmp_path, capsys):
+    times = {b: {t: {"onnxruntime": 0.02, "nttzoo_c": 0.005} for t in ("1", "2")} for b in ("1", "64")}
+    cases = [
+        {"name": NAME, "architecture": "lenet300", "density": 0.02, "milliseconds": times},
+        {"name": "lenet300 dense", "architecture": "lenet300", "density": 1.0, "milliseconds": times},
+    ]
+    content = {"cases": cases, "machine": {"processor": "An abacus"}, "runtimes": {}}
+    (tmp_path / "r.json").write_text(json.dumps(content))
+    cli.main(["publish", "--runtimes", str(tmp_path / "r.json"), "--home", str(home)])
+    assert f"{NAME}: measured times entered" in capsys.readouterr().out
+    text = (home / "models" / NAME / "card.md").read_text()
+    assert "| nttzoo's C | 5.0 | 5.0 | 0.1 | 0.1 |" in text
+    assert "An abacus" in text
+    assert NAME in zoo.verify()  # manifest and index know the new card
+
+
 def test_load_check(home, capsys):
     cli.main(["load-check", NAME, "--json"])
     (check,) = json.loads(capsys.readouterr().out)

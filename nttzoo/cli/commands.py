@@ -169,15 +169,46 @@ def export(options: argparse.Namespace) -> None:
     print(export.export_onnx(model, options.out, sparse=not options.dense, batch=batch, **asked))
 
 
+def device(options: argparse.Namespace) -> None:
+    """Runs published networks on an emulated microcontroller."""
+    from nttzoo import console, provenance
+    from nttzoo.codegen import device
+
+    if options.out:
+        provenance.check_writable(options.out)
+    seen = [device.check(name, images=options.images) for name in options.names]
+    if options.out:
+        provenance.write_json(options.out, {"networks": seen, **provenance.origin()})
+    if options.json:
+        print(json.dumps(seen))
+        return
+
+    def kilobytes(size: int) -> str:
+        return f"{size / 1000:.1f} kB"
+
+    rows = [
+        (one["name"], *(kilobytes(part[key]) for key in ("flash_bytes", "ram_bytes") for part in (one, one["dense"])))
+        for one in seen
+    ]
+    print(console.table(f"on {seen[0]['board']}", ("network", "flash", "dense", "RAM", "dense"), rows))
+    for one in seen:
+        print(f"{one['name']}: {' '.join(one['predictions'])}, as JAX says (difference {one['difference']:.0e})")
+
+
 def publish(options: argparse.Namespace) -> None:
     """Makes entries of comparisons and prints their names."""
     from nttzoo import data, provenance, publish
 
+    if options.comparison and not options.runs:
+        raise OptionError("name the folder of the comparison's searches with --runs.")
     for comparison in map(Path, options.comparison):
         name = provenance.read_json(comparison)["comparison"]["data"]
         dataset = data.load(name, data_dir=options.data_dir, download=options.download)
         for entry in publish.publish(comparison, dataset, runs=Path(options.runs), home=Path(options.home)):
             print(entry)
+    if options.runtimes:
+        for entry in publish.add_runtimes(Path(options.runtimes), Path(options.home)):
+            print(f"{entry}: measured times entered")
 
 
 def speedup(options: argparse.Namespace) -> None:

@@ -99,9 +99,16 @@ def make_parser() -> argparse.ArgumentParser:
     export.add_argument("--batch", default="B", help="a number, or a name for any number (default: B)")
     export.add_argument("--layout", default="NHWC", help="of the images: NHWC or NCHW (default: NHWC)")
 
+    device = _command(commands, "device", does.device, "run published networks as C on an emulated microcontroller")
+    device.add_argument("names", nargs="+", metavar="NAME", help="published networks")
+    device.add_argument("--images", type=int, default=10, help="how many to classify (default: 10)")
+    device.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    device.add_argument("--out", metavar="FILE", help="write the figures as JSON")
+
     publish = _command(commands, "publish", does.publish, "make entries of the zoo from finished comparisons")
-    publish.add_argument("comparison", nargs="+", help="JSON files of `nttzoo compare`")
-    publish.add_argument("--runs", metavar="FOLDER", required=True, help="where the comparison's searches are")
+    publish.add_argument("comparison", nargs="*", help="JSON files of `nttzoo compare`")
+    publish.add_argument("--runs", metavar="FOLDER", help="where the comparison's searches are")
+    publish.add_argument("--runtimes", metavar="FILE", help="enter what `nttzoo bench runtime NAME ...` measured")
     publish.add_argument("--home", metavar="FOLDER", default=".", help="the zoo's folder (default: this one)")
     _data_options(publish)
 

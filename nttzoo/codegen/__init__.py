@@ -93,7 +93,11 @@ def compile(
 
 
 def to_source(
-    model: Model, *, name: str | None, weights: zoo.Weights, input_shape: tuple[int, ...] | None
+    model: Model,
+    *,
+    name: str | None = None,
+    weights: zoo.Weights = "trained",
+    input_shape: tuple[int, ...] | None = None,
 ) -> tuple[Source, tuple[int, ...]]:
     """(C source, shape of one input)."""
     proto = _proto(model, weights, input_shape)

@@ -1,0 +1,168 @@
+"""The generated C on a microcontroller: built for a Cortex-M4 with no operating system, and run in QEMU.
+
+QEMU's board stands for a real one: it runs the same instructions, though not in the same time. The program holds a few
+images, prints what the network answers as the bits of its floats, and stops.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from nttzoo import architectures, codegen, data, export, zoo
+from nttzoo.codegen import build
+from nttzoo.codegen.emit import Source
+from nttzoo.errors import ExportError
+
+COMPILER, SIZE, EMULATOR = "arm-none-eabi-gcc", "arm-none-eabi-size", "qemu-system-arm"
+TOOLS = (COMPILER, SIZE, EMULATOR)
+FLAGS = ("-std=c99", "-O2", "-mcpu=cortex-m4", "-mthumb", "-mfpu=fpv4-sp-d16", "-mfloat-abi=hard", "-ffreestanding")
+BOARD = "mps2-an386"
+
+# The board's code memory starts at 0, its data memory at 0x20000000, 4 MB each.
+LINKER = """\
+MEMORY { FLASH (rx) : ORIGIN = 0x00000000, LENGTH = 4M  RAM (rwx) : ORIGIN = 0x20000000, LENGTH = 4M }
+SECTIONS {
+  .text : { KEEP(*(.vectors)) *(.text*) *(.rodata*) } > FLASH
+  .bss (NOLOAD) : { *(.bss*) *(COMMON) *(.data*) } > RAM
+  /DISCARD/ : { *(.ARM.exidx*) *(.comment) }
+}
+"""
+
+MAIN = """\
+#include <stdint.h>
+#include "@NAME@.h"
+
+static const float images[@COUNT@][@UPPER@_INPUTS] = {
+@IMAGES@
+};
+static float arena[@UPPER@_ARENA];
+static float output[@UPPER@_OUTPUTS];
+
+/* A word to the emulator, as a debugger on a real board would hear it. */
+static int tell(int what, const void *about) {
+    register int r0 __asm__("r0") = what;
+    register const void *r1 __asm__("r1") = about;
+    __asm__ volatile("bkpt 0xAB" : "+r"(r0) : "r"(r1) : "memory");
+    return r0;
+}
+
+static void print_bits(float value) {
+    union { float f; uint32_t u; } bits;
+    char text[10];
+    int i;
+    bits.f = value;
+    for (i = 0; i < 8; i++) text[i] = "0123456789abcdef"[(bits.u >> (28 - 4 * i)) & 15];
+    text[8] = ' ';
+    text[9] = 0;
+    tell(4, text);
+}
+
+void start(void) {
+    int i, k;
+    *(volatile uint32_t *)0xE000ED88 |= 0xFu << 20; /* the floating-point unit on */
+    __asm__ volatile("dsb\\n isb");
+    for (i = 0; i < @COUNT@; i++) {
+        @NAME@_run(images[i], output, arena);
+        for (k = 0; k < @UPPER@_OUTPUTS; k++) print_bits(output[k]);
+        tell(4, "\\n");
+    }
+    tell(0x18, (const void *)0x20026);
+    for (;;) { }
+}
+
+__attribute__((section(".vectors"), used)) static void (*const vectors[])(void) = {(void (*)(void))0x20400000, start};
+"""
+
+
+@dataclass(frozen=True)
+class OnDevice:
+    """What a network answered on the device, and what it took of it, in bytes: flash (code and tables) and RAM."""
+
+    outputs: Float[np.ndarray, "n outputs"]
+    flash: int
+    ram: int
+
+
+def check(name: str, *, images: int) -> dict[str, Any]:
+    """Runs a published network on the device and compares with JAX: figures for JSON; raises if the answers differ."""
+    model: Any = zoo.load(name, weights="trained")
+    spec = model.input_spec
+    if spec.shape == (28, 28, 1):
+        inputs = np.asarray(spec.standardise(data.load("mnist5k").test.images[:images]))
+    else:
+        inputs = np.random.default_rng(0).normal(size=(images, *spec.shape)).astype(np.float32)
+    source, _ = codegen.to_source(name)
+    seen = run(source, inputs)
+    expected = np.asarray(model(jnp.asarray(inputs)))
+    difference = float(np.abs(seen.outputs - expected).max() / np.abs(expected).max())
+    if difference > export.TOLERANCE or (seen.outputs.argmax(1) != expected.argmax(1)).any():
+        raise ExportError(f"{name!r} answers differently on the device: by {difference:.1e} of the largest output.")
+    dense = architectures.create(model_name := zoo.info(name).architecture, input_shape=spec.shape, rngs=0)
+    dense_source, _ = codegen.to_source(dense)
+    return {
+        "name": name,
+        "board": f"{BOARD} (Cortex-M4F) in QEMU",
+        "images": len(inputs),
+        "predictions": [spec.classes[k] for k in seen.outputs.argmax(1)],
+        "difference": difference,
+        "flash_bytes": seen.flash,
+        "ram_bytes": seen.ram,
+        "dense": {"network": model_name, "flash_bytes": dense_source.table_bytes, "ram_bytes": 4 * dense_source.arena},
+    }
+
+
+def missing_tools() -> list[str]:
+    """The programs that are needed and not installed."""
+    return [tool for tool in TOOLS if not shutil.which(tool)]
+
+
+def run(source: Source, inputs: Float[np.ndarray, "n ..."]) -> OnDevice:
+    """Builds a network for the microcontroller and runs it on a few inputs."""
+    if missing := missing_tools():
+        raise ExportError(
+            f"{', '.join(missing)} not found. On Debian: apt install gcc-arm-none-eabi libnewlib-arm-none-eabi "
+            "qemu-system-arm."
+        )
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        build.write(source, folder)
+        (folder / "main.c").write_text(_main(source, inputs))
+        (folder / "board.ld").write_text(LINKER)
+        _do([COMPILER, *FLAGS, "-c", f"{source.name}.c", "-o", "network.o"], folder)
+        libraries = ["-nostartfiles", "-T", "board.ld", "-lc", "-lm", "-lgcc"]
+        _do([COMPILER, *FLAGS, "main.c", "network.o", *libraries, "-o", "program.elf"], folder)
+        text, data, _ = _do([SIZE, "network.o"], folder).splitlines()[1].split()[:3]
+        emulate = [EMULATOR, "-M", BOARD, "-nographic", "-semihosting-config", "enable=on,target=native"]
+        printed = _do([*emulate, "-monitor", "none", "-serial", "none", "-kernel", "program.elf"], folder)
+    words = np.array([int(word, 16) for word in printed.split()], np.uint32)
+    outputs = words.view(np.float32).reshape(len(inputs), source.outputs)
+    return OnDevice(outputs, int(text) + int(data), 4 * source.arena)
+
+
+def _main(source: Source, inputs: np.ndarray) -> str:
+    rows = [", ".join(f"{float(value):.9e}f" for value in image.ravel()) for image in inputs]
+    parts = {"@NAME@": source.name, "@UPPER@": source.name.upper(), "@COUNT@": str(len(inputs))}
+    text = MAIN.replace("@IMAGES@", ",\n".join(f"{{{row}}}" for row in rows))
+    for mark, part in parts.items():
+        text = text.replace(mark, part)
+    return text
+
+
+def _do(command: list[str], folder: Path) -> str:
+    """Runs a program in a folder; what it printed (QEMU prints what the board says on stderr)."""
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise ExportError(f"{command[0]} did not end within {error.timeout:.0f} s.") from error
+    if done.returncode:
+        raise ExportError(f"{command[0]} failed: {done.stderr.strip()[-500:]}")
+    return done.stdout or done.stderr
