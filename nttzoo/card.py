@@ -61,8 +61,8 @@ def card(metrics: dict[str, Any]) -> str:
         _measured(metrics),
         _fill(
             f"As C (`nttzoo export {metrics['name']} net.c --format c`): "
-            f"{metrics['c']['table_bytes'] / 1000:.1f} kB of tables and {metrics['c']['arena_bytes'] / 1000:.1f} kB of working memory; the dense network's weights "
-            f"alone are {metrics['c']['dense_bytes'] / 1000:.0f} kB."
+            f"{metrics['c']['table_bytes'] / 1000:.1f} kB of tables and {metrics['c']['arena_bytes'] / 1000:.1f} kB of "
+            f"working memory; the dense network's weights alone are {metrics['c']['dense_bytes'] / 1000:.0f} kB."
         ),
         "## Limits",
         f"A small network for {metrics['dataset']}; it was not tested on anything else.",
@@ -116,14 +116,8 @@ def _measured(metrics: dict[str, Any]) -> str:
     if not metrics.get("runtimes"):
         return "No runtime was measured for this entry. Most gain nothing from unstructured sparsity."
     own, dense = metrics["runtimes"]["own"], metrics["runtimes"]["dense"]
-    titles = {
-        "onnxruntime": "ONNX Runtime",
-        "openvino": "OpenVINO",
-        "deepsparse": "DeepSparse",
-        "nttzoo_c": "nttzoo's C",
-    }
     rows = []
-    for key, title in titles.items():
+    for key, title in RUNTIMES.items():
         cells = []
         for batch, threads in (("1", "1"), ("64", "2")):
             if key in own[batch][threads]:

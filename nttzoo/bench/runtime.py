@@ -22,10 +22,10 @@ from nttzoo.provenance import origin
 
 BATCHES = (1, 64)
 THREADS = (1, 2)
-ROUNDS = 3
-SWEEP = (0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5)
-# What a call may take, to decide how often it is repeated.
-CALL_SECONDS = 0.25
+ROUNDS = 2
+SWEEP = (0.01, 0.03, 0.05, 0.1, 0.2, 0.5)
+# For how long a call is repeated in each round.
+CALL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
