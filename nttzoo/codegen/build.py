@@ -36,7 +36,7 @@ class Compiled:
         self._run = getattr(ctypes.CDLL(str(library)), f"{source.name}_run_batch")
         self._run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
         self._run.restype = None
-        self._arenas = [np.zeros(source.batch_arena, np.float32) for _ in range(threads)]
+        self._arenas = [_aligned(source.batch_arena) for _ in range(threads)]
 
     def __call__(self, inputs: Float[np.ndarray, "n ..."]) -> Float[np.ndarray, "n outputs"]:
         inputs = np.ascontiguousarray(inputs, np.float32)
@@ -57,6 +57,13 @@ class Compiled:
         first = inputs.ctypes.data + 4 * self.source.inputs * begin
         answer = outputs.ctypes.data + 4 * self.source.outputs * begin
         self._run(first, answer, count, arena.ctypes.data)
+
+
+def _aligned(size: int) -> np.ndarray:
+    """Floats that start at a cache line: vectors that lie across two take twice as long."""
+    memory = np.zeros(size + 16, np.float32)
+    skip = -memory.ctypes.data % 64 // 4
+    return memory[skip : skip + size]
 
 
 def find_compiler() -> str:
