@@ -105,7 +105,8 @@ def _usage(name: str) -> str:
         "",
         _fill(
             "`model.onnx` beside this card is the trained network for other runtimes: masks carried out, weights as "
-            "sparse initialisers, images as float32 [batch, h, w, c]; mean, std and class names are in its metadata."
+            "sparse initialisers, images as float32 [batch, h, w, c]; mean, std and class names are in its metadata. "
+            "OpenVINO and DeepSparse want dense weights: `nttzoo export --dense`."
         ),
     ]
     return "\n".join(lines)

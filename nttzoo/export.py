@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -81,15 +80,15 @@ def export_onnx(
         name = name or (model if isinstance(model, str) else None)
         model = zoo.load(model, weights=weights)
     shape = input_shape_of(model, input_shape)
+    _check_images(images, shape)
     if layout == "NCHW" and len(shape) != 3:
         raise OptionError(f"layout 'NCHW' is for images of shape (h, w, c); this model takes {shape}.")
     name = name or target.stem
     proto = to_proto(model, name=name, shape=shape, sparse=sparse, opset=opset, batch=batch, layout=layout)
-    part = Path(tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)[1])
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         part.write_bytes(proto.SerializeToString(deterministic=True))
         difference = parity(model, part, _test_inputs(shape, batch, images), layout)
-        part.chmod(0o644)
         os.replace(part, target)
     except OSError as error:
         raise ExportError(f"cannot write {target}: {error}.") from error
@@ -100,10 +99,19 @@ def export_onnx(
 
 def input_shape_of(model: Any, given: tuple[int, ...] | None) -> tuple[int, ...]:
     """The shape of one input: the given one, or what the model says of itself."""
-    shape = tuple(given or getattr(model, "input_shape", None) or ())
-    if not shape:
-        raise OptionError("the model does not say what it takes: give input_shape=, without the batch axis.")
-    return shape
+    given = given or getattr(model, "input_shape", None)
+    if not isinstance(given, tuple | list) or not given:
+        raise OptionError("the model does not say what it takes: give input_shape=(...), without the batch axis.")
+    try:
+        jax.eval_shape(lambda x: nnx.clone(model)(x), jax.ShapeDtypeStruct((1, *given), jnp.float32))
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"the model does not take float32 inputs of shape [n, {given}]: {error}") from error
+    return tuple(given)
+
+
+def _check_images(images: Any, shape: tuple[int, ...]) -> None:
+    if images is not None and (np.shape(images)[1:] != shape or not len(images)):
+        raise OptionError(f"images has shape {np.shape(images)}; at least one of shape {shape} is needed.")
 
 
 def _check_options(opset: int, batch: str | int, layout: str) -> None:
@@ -111,7 +119,7 @@ def _check_options(opset: int, batch: str | int, layout: str) -> None:
         raise OptionError(f"opset {opset} is not supported; choose {OPSETS[0]} to {OPSETS[-1]}.")
     if layout not in ("NHWC", "NCHW"):
         raise OptionError(f"layout {layout!r} is not one of 'NHWC', 'NCHW'.")
-    if isinstance(batch, int) and batch < 1:
+    if isinstance(batch, bool) or not isinstance(batch, int | str) or (isinstance(batch, int) and batch < 1):
         raise OptionError(f"batch is {batch}; it is the number of images, 1 or more, or a name for any number.")
     if isinstance(batch, str) and not batch.isidentifier():
         raise OptionError(f"batch {batch!r} is not a name: use letters, such as 'B', or a number.")
@@ -240,7 +248,10 @@ def parity(model: Any, path: Path, inputs: list[np.ndarray], layout: Layout) -> 
         expected = np.asarray(nnx.jit(lambda m, x: m(x))(model, jnp.asarray(images)))
         fed = images.transpose(0, 3, 1, 2) if layout == "NCHW" else images
         (got,) = session.run(None, {session.get_inputs()[0].name: np.ascontiguousarray(fed)})
-        worst = max(worst, float(np.abs(got - expected).max() / max(np.abs(expected).max(), 1e-30)))
+        if got.shape != expected.shape:
+            raise ExportError(f"ONNX Runtime gives outputs of shape {got.shape}, the model {expected.shape}.")
+        difference = np.abs(got - expected).max() / max(np.abs(expected).max(), 1e-30)
+        worst = float(np.maximum(worst, difference))  # keeps a NaN, which `max` would lose
     if not worst <= TOLERANCE:
         raise ExportError(
             f"ONNX Runtime's outputs differ from the model's by {worst:.2e} of the largest output, more than "

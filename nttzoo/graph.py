@@ -18,6 +18,9 @@ SPARSE_BELOW = 1 / 3
 
 def tidy(model: onnx.ModelProto, weights: dict[str, np.ndarray]) -> None:
     """Static reshapes in place of computed ones, and names that say which layer is meant."""
+    # The bodies of branches and loops use values by name from outside: such a graph is left as it is.
+    if any(attribute.type == onnx.AttributeProto.GRAPH for node in model.graph.node for attribute in node.attribute):
+        return
     fix_reshapes(model)
     drop_unused(model.graph)
     rename(model.graph, weights)
@@ -127,6 +130,14 @@ def constants(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
         dense[tuple(places.T) if places.ndim == 2 else np.unravel_index(places, dense.shape)] = values
         found[sparse.values.name] = dense
     return found
+
+
+def use_dense_initializers(graph: onnx.GraphProto) -> None:
+    """The inverse of `use_sparse_initializers`."""
+    dense = constants(graph)
+    stored = {constant.name for constant in graph.initializer}
+    graph.initializer.extend(numpy_helper.from_array(dense[name], name) for name in dense.keys() - stored)
+    del graph.sparse_initializer[:]
 
 
 def attributes(node: onnx.NodeProto) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import ctypes
 import os
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import numpy as np
@@ -16,8 +17,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import nttzoo
-from nttzoo import architectures, cli, data, errors, pruning, zoo
-from nttzoo.codegen import build, emit, frontend, lower, optimise
+from nttzoo import architectures, cli, codegen, data, errors, pruning, zoo
+from nttzoo.codegen import build, frontend, lower, optimise
 
 STRICT = ["-Wall", "-Wextra", "-pedantic", "-Werror", "-O1"]
 
@@ -56,11 +57,8 @@ class Graph:
         return model
 
 
-def to_source(proto, name="net"):
-    program = frontend.read(proto)
-    plan = lower.lower(program, optimise.optimise(program))
-    sizes = [int(np.prod(program.shapes[value])) for value in (program.source, program.target)]
-    return emit.emit(plan, name, *sizes, {}), program.shapes[program.source]
+def to_source(proto):
+    return codegen.source_of(proto, "net")
 
 
 @pytest.fixture(scope="session")
@@ -75,7 +73,8 @@ def check(proto, cache, n=3, tolerance=1e-5):
     x = np.random.default_rng(1).normal(size=(n, *shape)).astype(np.float32)
     session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     (expected,) = session.run(None, {"x": x})
-    arena = np.full(source.arena + 64, 7.0, np.float32)
+    memory = np.full(source.arena + 128, 7.0, np.float32)
+    arena = memory[64:]
     arena[: source.arena] = np.nan  # what is in it must not matter
     output = np.full((n, source.outputs + 8), 7.0, np.float32)
     run = ctypes.CDLL(str(compiled.library)).net_run
@@ -83,6 +82,7 @@ def check(proto, cache, n=3, tolerance=1e-5):
         pointers = [ctypes.c_void_p(array.ctypes.data) for array in (x[i], output[i], arena)]
         run(*pointers)
     assert (arena[source.arena :] == 7).all()
+    assert (memory[:64] == 7).all()
     assert (output[:, source.outputs :] == 7).all()
     got = output[:, : source.outputs].reshape(expected.shape)
     scale = max(np.abs(expected).max(), 1e-6)
@@ -162,10 +162,7 @@ def test_linear_layers(cache, density, transposed, seed):
 
 @pytest.mark.parametrize("count", [1, 7, 8, 63, 64, 65, 150])
 def test_linear_networks_take_many_examples_at_a_time(cache, count):
-    graph = Graph((20,), 0.2)
-    graph.add("Gemm", graph.weight(20, 30), graph.weight(30)).add("Relu")
-    graph.add("Gemm", graph.weight(30, 7), graph.weight(7)).add("Tanh")
-    proto = graph.proto()
+    proto = linear_network().proto()
     source, shape = to_source(proto)
     assert source.batch_arena > source.arena
     library = ctypes.CDLL(str(build.build(source, input_shape=shape, threads=1, cache=cache).library))
@@ -201,6 +198,36 @@ def residual():
 
 def test_a_residual_network(cache):
     check(residual().proto(), cache)
+
+
+@pytest.mark.parametrize("dead", [0, 1])
+def test_networks_with_a_dead_end(cache, dead):
+    graph = Graph((4,))
+    weights = [graph.rng.normal(size=shape).astype(np.float32) for shape in ((4, 5), (5, 3))]
+    weights[dead][...] = 0
+    graph.add("Gemm", graph.constant(weights[0]), graph.weight(5)).add("Relu")
+    check(graph.add("Gemm", graph.constant(weights[1]), graph.weight(3)).proto(), cache, n=9)
+    graph.add("Softmax").add("Gemm", graph.constant(np.zeros((3, 2), np.float32)), graph.weight(2))
+    check(graph.proto(), cache, n=9)
+
+
+def test_names_that_look_like_ours(cache):
+    graph = Graph((4,))
+    graph.add("Gemm", graph.weight(4, 4), graph.weight(4)).add("Gemm", graph.weight(4, 4)).add(
+        "Gemm", graph.weight(4, 2)
+    )
+    for node, name in zip(graph.nodes, ("a", "a.weight", "a_block"), strict=True):
+        node.name = name
+    check(graph.proto(), cache)
+
+
+def test_bounds_of_clip(cache):
+    graph = Graph((4,))
+    graph.add("Clip", graph.constant(np.float32(0.5)), graph.constant(np.float32(-0.5)))  # the upper bound wins
+    check(graph.proto(), cache)
+    graph = Graph((4,))
+    graph.add("Clip", graph.constant(np.float32(-0.5)), graph.constant(np.float32(np.inf)))
+    check(graph.proto(), cache)
 
 
 def test_views_and_constants(cache):
@@ -300,40 +327,72 @@ def test_strict_compilers_have_nothing_to_say(compiler, tmp_path):
     if not shutil.which(compiler.split()[0]):
         pytest.skip(f"{compiler.split()[0]} is not installed")
     for index, flags in enumerate([[], ["-march=native"]]):
-        for graph in (residual(), Graph((3,), 0.5).add("Sigmoid")):
+        flat = Graph((3, 2), 0.5).add("Transpose", perm=[0, 2, 1])
+        for graph in (residual(), linear_network(), flat, Graph((3,), 0.5).add("Sigmoid")):
             source, _ = to_source(graph.proto())
             code, _ = build.write(source, tmp_path)
             command = [*compiler.split(), *STRICT, *flags, "-c", str(code), "-o", str(tmp_path / f"{index}.o")]
             subprocess.run(command, check=True, capture_output=True)
 
 
-def test_sanitizers_find_nothing(tmp_path):
-    source, shape = to_source(residual().proto())
-    build.write(source, tmp_path)
-    (tmp_path / "main.c").write_text(
-        """
+MAIN = """
 #include <stdio.h>
 #include <stdlib.h>
 #include "net.h"
 int main(void) {
-    float *arena = malloc(NET_ARENA * sizeof(float)), *in = malloc(NET_INPUTS * sizeof(float));
-    float *out = malloc(NET_OUTPUTS * sizeof(float));
-    for (int i = 0; i < NET_INPUTS; i++) in[i] = (float)(i % 7) - 3.0f;
-    net_run(in, out, arena);
-    for (int i = 0; i < NET_OUTPUTS; i++) printf("%.9g\\n", (double)out[i]);
-    free(arena); free(in); free(out);
+    float *arena = malloc(NET_ARENA * sizeof(float)), *more = malloc(NET_BATCH_ARENA * sizeof(float));
+    float *in = malloc(9 * NET_INPUTS * sizeof(float)), *out = malloc(9 * NET_OUTPUTS * sizeof(float));
+    for (int i = 0; i < 9 * NET_INPUTS; i++) in[i] = (float)(i % 7) - 3.0f;
+    for (int k = 0; k < 2; k++) {
+        if (k) net_run_batch(in, out, 9, more);
+        else for (int i = 0; i < 9; i++) net_run(in + i * NET_INPUTS, out + i * NET_OUTPUTS, arena);
+        for (int i = 0; i < 9 * NET_OUTPUTS; i++) printf("%.9g\\n", (double)out[i]);
+    }
+    free(arena); free(more); free(in); free(out);
     return 0;
 }
 """
-    )
+
+
+def linear_network():
+    graph = Graph((20,), 0.2)
+    graph.add("Gemm", graph.weight(20, 30), graph.weight(30)).add("Relu")
+    return graph.add("Gemm", graph.weight(30, 7), graph.weight(7)).add("Tanh")
+
+
+def two_readers():
+    """A convolution that leaves a channel alone of which another layer reads a part."""
+    graph = Graph((2, 4, 4))
+    graph.add("Add", graph.weight(2, 4, 4))
+    shared = graph.last
+    some = np.zeros((32, 3), np.float32)
+    some[[2, 17, 18, 30]] = 1
+    graph.add("Flatten").add("Gemm", graph.constant(some), graph.weight(3))
+    first = graph.last
+    weight = graph.rng.normal(size=(3, 2, 2, 2)).astype(np.float32)
+    weight[:, 1] = 0
+    graph.last = shared
+    graph.add("Conv", graph.constant(weight), strides=[2, 2]).add("GlobalAveragePool").add("Flatten")
+    return graph.add("Add", first)
+
+
+@pytest.mark.parametrize("make", [residual, linear_network, two_readers])
+@pytest.mark.parametrize("tile", [False, True])
+def test_sanitizers_find_nothing(make, tile, tmp_path, monkeypatch):
+    if tile:
+        for name, value in {"TILE_FROM_BYTES": 0, "TILE_FROM_WORK": 0, "TILE": 6}.items():
+            monkeypatch.setattr(lower, name, value)
+    source, shape = to_source(make().proto())
+    build.write(source, tmp_path)
+    (tmp_path / "main.c").write_text(MAIN)
     flags = ["-std=c99", "-O1", "-g", "-march=native", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     subprocess.run(["gcc", *flags, "main.c", "net.c", "-o", "main", "-lm"], cwd=tmp_path, check=True)
     done = subprocess.run(["./main"], cwd=tmp_path, check=True, capture_output=True, text=True)
-    x = (np.arange(int(np.prod(shape))) % 7 - 3).astype(np.float32).reshape(1, *shape)
-    session = onnxruntime.InferenceSession(residual().proto().SerializeToString(), providers=["CPUExecutionProvider"])
-    np.testing.assert_allclose(
-        [float(line) for line in done.stdout.split()], session.run(None, {"x": x})[0][0], rtol=1e-4
-    )
+    x = (np.arange(9 * int(np.prod(shape))) % 7 - 3).astype(np.float32).reshape(9, *shape)
+    session = onnxruntime.InferenceSession(make().proto().SerializeToString(), providers=["CPUExecutionProvider"])
+    (expected,) = session.run(None, {"x": x})
+    got = np.array([float(line) for line in done.stdout.split()]).reshape(2, *expected.shape)
+    np.testing.assert_allclose(got, [expected, expected], rtol=1e-4, atol=1e-5)
 
 
 def test_export_c(tmp_path, capsys):
@@ -360,6 +419,17 @@ def test_models_of_ones_own_and_files(cache, tmp_path):
         compiled(np.ones((2, 4), np.float32))
 
 
+def test_calls_from_several_threads(cache):
+    proto = linear_network().proto()
+    source, shape = to_source(proto)
+    compiled = build.build(source, input_shape=shape, threads=1, cache=cache)
+    inputs = [np.random.default_rng(seed).normal(size=(200, *shape)).astype(np.float32) for seed in range(4)]
+    expected = [compiled(x) for x in inputs]
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(compiled, inputs * 25))
+    assert all(np.array_equal(a, b) for a, b in zip(answers, expected * 25, strict=True))
+
+
 def test_a_library_is_built_once(tmp_path, monkeypatch):
     source, shape = to_source(Graph((3,)).add("Relu").proto())
     first = build.build(source, input_shape=shape, threads=1, cache=tmp_path)
@@ -382,14 +452,26 @@ def test_what_cannot_be_compiled_is_named():
     graph = Graph((3,))
     refused(graph.add("Gemm", graph.constant(np.full((3, 2), np.nan, np.float32))), "constant 'c0' has values")
     graph = Graph((3, 4))
-    refused(graph.add("Gemm", graph.weight(4, 2)), r"Gemm0.* needed, batch included, not 3")
+    refused(graph.add("Gemm", graph.weight(4, 2)), r"Gemm0.* rank 2")
     refused(Graph((3, 4)).add("Transpose", perm=[1, 0, 2]), "moves the batch axis")
     graph = Graph((3, 4))
     refused(graph.add("Reshape", graph.constant(np.array([5, 5]))), "would mix the examples")
     graph = Graph((3, 4))
     refused(graph.add("Conv", graph.weight(2, 3, 1)), "only convolutions over height and width")
     refused(Graph((2, 4, 4)).add("MaxPool", kernel_shape=[2, 2], ceil_mode=1), "ceil_mode")
-    refused(Graph((3,)).add("Gemm", "x"), "input 1 must be a constant")
+    graph = Graph((3,))
+    refused(graph.add("MatMul", graph.weight(3)), "a matrix is needed")
+    graph = Graph((4,))
+    refused(graph.add("Gemm", graph.weight(4, 4), graph.weight(4, 1)), "differs between the examples", batch=4)
+    graph = Graph((12,))
+    refused(graph.add("Reshape", graph.constant(np.array([3, -1, 4]))), "would mix the examples", batch=1)
+    graph = Graph((2, 4, 4))
+    refused(graph.add("Conv", graph.weight(2, 2, 3, 3), pads=[-1, 0, 0, 0]), "negative pads|not valid ONNX")
+    graph = Graph((2, 4, 4))
+    refused(graph.add("Conv", graph.weight(2, 3, 3, 3)), "not valid ONNX|channels")
+    graph = Graph((3,))
+    graph.last = graph.constant(np.ones(3, np.float32))
+    refused(graph.add("Relu"), "must depend on the network's input")
 
 
 def test_bad_requests(tmp_path, monkeypatch):

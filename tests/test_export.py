@@ -191,6 +191,35 @@ def test_bad_weights_are_named(value, message, tmp_path):
         nttzoo.export_onnx(model, tmp_path / "m.onnx")
 
 
+def test_a_file_that_gives_nan_is_not_left(tmp_path):
+    class Logarithm(nnx.Module):
+        def __call__(self, x):
+            return jnp.log(x)
+
+    with pytest.raises(errors.ExportError, match="nothing was written"):
+        nttzoo.export_onnx(Logarithm(), tmp_path / "m.onnx", input_shape=(3,))
+    assert not os.listdir(tmp_path)
+
+
+def test_branches_are_exported(tmp_path):
+    class Branching(nnx.Module):
+        def __call__(self, x):
+            y = jnp.sin(x)
+            return jax.lax.cond(x.sum() > 0, lambda: y + 1, lambda: y - 1)
+
+    done = nttzoo.export_onnx(Branching(), tmp_path / "m.onnx", input_shape=(3,), batch=2)
+    x = np.ones((2, 3), np.float32)
+    np.testing.assert_allclose(run(done.path, -x), np.sin(-x) - 1, rtol=1e-5)
+
+
+def test_inputs_that_do_not_fit(tmp_path):
+    linear = nnx.Linear(3, 2, rngs=nnx.Rngs(0))
+    with pytest.raises(errors.OptionError, match="does not take float32 inputs"):
+        nttzoo.export_onnx(linear, tmp_path / "m.onnx", input_shape=(4,))
+    with pytest.raises(errors.OptionError, match=r"images has shape \(0, 3\)"):
+        nttzoo.export_onnx(linear, tmp_path / "m.onnx", input_shape=(3,), images=np.zeros((0, 3)))
+
+
 def test_a_file_that_differs_is_not_left(tmp_path, monkeypatch):
     monkeypatch.setattr(export, "TOLERANCE", -1.0)
     with pytest.raises(errors.ExportError, match="nothing was written"):

@@ -1,7 +1,7 @@
 """Sparse networks in the runtimes that people deploy on: what of the theoretical speed-up is left.
 
 Each network is measured as ONNX in ONNX Runtime, OpenVINO and DeepSparse, and as C made by nttzoo, beside the dense
-network of the same architecture. All in one run; the runtimes take turns.
+network of the same architecture. All in one run; those in this process take turns, DeepSparse follows in its own.
 """
 
 from __future__ import annotations
@@ -97,10 +97,11 @@ def run(names: list[str], *, peer_python: str | None) -> dict[str, Any]:
                 best = row["milliseconds"]["1"]["1"]
                 bar.update(task, advance=1, note=f"{case.name}: {1000 * best['nttzoo_c']:.0f} us in C")
     versions = {"onnxruntime": _version("onnxruntime"), "openvino": _version("openvino")}
+    versions["deepsparse"] = rows[0].get("deepsparse")
     return {
         "what": f"milliseconds per call by batch, threads and runtime; best of {ROUNDS} rounds in turns",
         "masks": "published" if names else "random, layerwise",
-        "runtimes": versions | ({"deepsparse": "1.8.0"} if peer_python else {}),
+        "runtimes": versions,
         "cases": rows,
         **origin(),
     }
@@ -159,7 +160,8 @@ def _measure(case: Case, peer_python: str | None) -> dict[str, Any]:
                     best[name] = min(best[name], milliseconds(call, repeats=repeats))
             if peer_python:
                 arguments = [str(case.file), str(batch), str(threads), "50" if batch > 1 else "500"]
-                best["deepsparse"] = run_peer("deepsparse_run", *arguments, python=peer_python)["milliseconds"]
+                peer = run_peer("deepsparse_run", *arguments, python=peer_python)
+                best["deepsparse"] = peer["milliseconds"]
             times.setdefault(str(batch), {})[str(threads)] = {name: round(value, 5) for name, value in best.items()}
     return {
         "name": case.name,
@@ -168,6 +170,7 @@ def _measure(case: Case, peer_python: str | None) -> dict[str, Any]:
         "multiply_adds": counted["total"],
         "theoretical": counted["theoretical"],
         "without_dead": counted["without_dead"],
+        **({"deepsparse": peer["version"]} if peer_python else {}),
         "c_table_bytes": source.table_bytes,
         "c_arena_bytes": 4 * source.arena,
         "milliseconds": times,

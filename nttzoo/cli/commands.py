@@ -145,10 +145,16 @@ def load_check(options: argparse.Namespace) -> None:
     """Loads published networks and compares them with their cards."""
     from dataclasses import asdict
 
-    from nttzoo import console, zoo
+    from nttzoo import console, provenance, zoo
 
+    if options.out:
+        provenance.check_writable(options.out)
     names = options.names or zoo.list_models()
     checks = [zoo.load_check(name) for name in names]
+    if options.out:
+        content = {"what": "milliseconds of nttzoo.load, one after the other in one process, after imports"}
+        loads = [asdict(check) for check in checks]
+        provenance.write_json(options.out, {**content, "loads": loads, **provenance.origin()})
     if options.json:
         print(json.dumps([asdict(check) for check in checks]))
         return

@@ -86,6 +86,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     loads.add_argument("names", nargs="*", metavar="NAME", help="(default: all)")
     loads.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    loads.add_argument("--out", metavar="FILE", help="write the figures as JSON")
 
     export = _command(commands, "export", does.export, "write a network for other runtimes: ONNX, or plain C")
     export.add_argument("name", metavar="NAME", help="a published network, a student's folder, or (to C) an ONNX file")

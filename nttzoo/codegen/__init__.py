@@ -100,13 +100,18 @@ def to_source(
     input_shape: tuple[int, ...] | None = None,
 ) -> tuple[Source, tuple[int, ...]]:
     """(C source, shape of one input)."""
-    proto = _proto(model, weights, input_shape)
+    return source_of(_proto(model, weights, input_shape), name)
+
+
+def source_of(proto: onnx.ModelProto, name: str | None = None) -> tuple[Source, tuple[int, ...]]:
+    """(C source, shape of one input) of an ONNX graph."""
     program = frontend.read(proto)
     needed = optimise.optimise(program)
     plan = lower.lower(program, needed)
     shape = program.shapes[program.source]
     sizes = [_size(program.shapes[value]) for value in (program.source, program.target)]
-    about = {entry.key: entry.value for entry in proto.metadata_props}
+    ours = proto.producer_name == "nttzoo"  # others may mean something else by the same words
+    about = {entry.key: entry.value for entry in proto.metadata_props if ours}
     known: dict[str, Any] = {key: json.loads(about[key]) for key in ("mean", "std", "classes") if key in about}
     known["shape"] = "".join(f"[{size}]" for size in shape)
     return emit.emit(plan, name or about.get("name") or "network", sizes[0], sizes[1], known), shape

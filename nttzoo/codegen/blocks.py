@@ -34,7 +34,7 @@ def emit(plan: Plan, writer: Writer, inputs: int, outputs: int) -> tuple[list[st
     *linear, last = plan.steps
     assert isinstance(last, Runs)
     first = [step for step in linear if isinstance(step, Dots) and INPUT in step.reads]
-    used = np.unique(np.concatenate([places for step in first for _, places, _ in step.units]))
+    used = np.unique([place for step in first for _, places, _ in step.units for place in places])
     answer = np.concatenate([run[0] + run[1] * np.arange(run[-1]) for run in last.runs])
     functions = [
         *(_layer(step, writer) for step in linear if isinstance(step, Dots)),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,7 @@ class Compiled:
         self._run = getattr(ctypes.CDLL(str(library)), f"{source.name}_run_batch")
         self._run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
         self._run.restype = None
-        self._arenas = [_aligned(source.batch_arena) for _ in range(threads)]
+        self._arenas: list[np.ndarray] = []  # those that no call is using
 
     def __call__(self, inputs: Float[np.ndarray, "n ..."]) -> Float[np.ndarray, "n outputs"]:
         inputs = np.ascontiguousarray(inputs, np.float32)
@@ -46,17 +48,22 @@ class Compiled:
         outputs = np.empty((len(inputs), self.source.outputs), np.float32)
         # Handing work to threads takes tens of microseconds.
         if self._pool is None or len(inputs) < 2 or len(inputs) * self.source.work < THREADS_FROM:
-            self._some(inputs, outputs, 0, len(inputs), self._arenas[0])
+            self._some(inputs, outputs, 0, len(inputs))
             return outputs
         edges = [len(inputs) * part // self.threads for part in range(self.threads + 1)]
-        shares = zip(edges, edges[1:], self._arenas, strict=False)
-        list(self._pool.map(lambda part: self._some(inputs, outputs, part[0], part[1] - part[0], part[2]), shares))
+        list(self._pool.map(partial(self._some, inputs, outputs), edges[:-1], edges[1:]))
         return outputs
 
-    def _some(self, inputs: np.ndarray, outputs: np.ndarray, begin: int, count: int, arena: np.ndarray) -> None:
+    def _some(self, inputs: np.ndarray, outputs: np.ndarray, begin: int, end: int) -> None:
+        # Calls may come from several threads at once: each takes an arena that is free.
+        try:
+            arena = self._arenas.pop()
+        except IndexError:
+            arena = _aligned(self.source.batch_arena)
         first = inputs.ctypes.data + 4 * self.source.inputs * begin
         answer = outputs.ctypes.data + 4 * self.source.outputs * begin
-        self._run(first, answer, count, arena.ctypes.data)
+        self._run(first, answer, end - begin, arena.ctypes.data)
+        self._arenas.append(arena)
 
 
 def _aligned(size: int) -> np.ndarray:
@@ -66,18 +73,20 @@ def _aligned(size: int) -> np.ndarray:
     return memory[skip : skip + size]
 
 
-def find_compiler() -> str:
-    """$CC, cc, gcc or clang: whichever is there."""
-    for name in (os.environ.get("CC"), "cc", "gcc", "clang"):
-        if name and (found := shutil.which(name)):
-            return found
+def find_compiler() -> list[str]:
+    """$CC (which may bring options), cc, gcc or clang: whichever is there."""
+    for command in (shlex.split(os.environ.get("CC", "")), ["cc"], ["gcc"], ["clang"]):
+        if command and shutil.which(command[0]):
+            return command
     raise ExportError("there is no C compiler: install gcc or clang, or name one in the environment variable CC.")
 
 
 def build(source: Source, *, input_shape: tuple[int, ...], threads: int, cache: Path | None = None) -> Compiled:
     """Compiles a source, once: the library is kept under the hash of the text, the compiler and the flags."""
     compiler = find_compiler()
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
+    # The compiler's version, and what it takes "native" to mean on this machine.
+    asked = [*compiler, "-march=native", "-dM", "-E", "-x", "c", os.devnull]
+    version = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
     key = hashlib.sha256("\0".join([source.header, source.code, version, *FLAGS]).encode()).hexdigest()
     folder = cache or Path(platformdirs.user_cache_dir("nttzoo")) / "compiled"
     library = folder / f"{source.name}-{key[:32]}.so"
@@ -86,10 +95,10 @@ def build(source: Source, *, input_shape: tuple[int, ...], threads: int, cache: 
         with tempfile.TemporaryDirectory(dir=folder) as work:
             write(source, Path(work))
             built = Path(work) / "built.so"
-            command: list[Any] = [compiler, *FLAGS, Path(work) / f"{source.name}.c", "-o", built, "-lm"]
+            command: list[Any] = [*compiler, *FLAGS, Path(work) / f"{source.name}.c", "-o", built, "-lm"]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
-                raise ExportError(f"{compiler} failed: {done.stderr.strip()[-800:]}")
+                raise ExportError(f"{' '.join(compiler)} failed: {done.stderr.strip()[-800:]}")
             os.replace(built, library)
     return Compiled(library, source, input_shape, threads)
 

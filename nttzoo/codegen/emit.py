@@ -56,6 +56,7 @@ def emit(plan: Plan, name: str, inputs: int, outputs: int, about: Metadata) -> S
         *block_functions,
         *_metadata_tables(name, about),
         f"void {name}_run(const float *input, float *output, float *arena) {{",
+        *(["    (void)arena;"] if not plan.arena else []),
         *calls,
         "}\n",
         f"void {name}_run_batch(const float *input, float *output, int count, float *arena) {{",
@@ -93,11 +94,9 @@ class Writer:
         self.uses_math = False
         self.table_bytes = 0
         self.names: dict[int, str] = {}
-        for step in plan.steps:
-            name = f"step_{identifier(step.name)}"
-            while name in self.names.values():
-                name += "_"
-            self.names[id(step)] = name
+        for index, step in enumerate(plan.steps):
+            # The number keeps the names of steps and of their tables apart, whatever the nodes are called.
+            self.names[id(step)] = f"step{index}_{identifier(step.name)}"
 
     def call(self, step: Step) -> str:
         """The call of a step's function in `run`."""
@@ -312,8 +311,8 @@ def _metadata_tables(name: str, about: Metadata) -> list[str]:
 
 def _string(text: str) -> str:
     """A C string literal."""
-    kept = "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in text)
-    return '"' + kept.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    kept = "".join(letter if letter.isascii() and letter.isprintable() else "_" for letter in text)
+    return '"' + kept.replace("\\", "\\\\").replace('"', '\\"').replace("?", "\\?") + '"'  # no trigraphs
 
 
 def _header(name: str, arena: int, batch_arena: int, inputs: int, outputs: int, about: Metadata) -> str:

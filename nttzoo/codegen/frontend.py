@@ -16,18 +16,21 @@ from nttzoo.registry import Registry
 # (reader, node, its attributes) -> the operation, or None if the node gives a constant
 Read = Callable[["_Reader", onnx.NodeProto, dict[str, Any]], Op | None]
 READERS: Registry[Read] = Registry("ONNX operator")
+LIMITS = (-3.4028234e38, 3.4028234e38)  # of float32
 
 
 def read(model: onnx.ModelProto) -> Program:
     """The program of a graph with one floating-point input and output, whose first axis is the batch."""
+    _check(model)
     constants = graph.constants(model.graph)
     inputs = [value for value in model.graph.input if value.name not in constants]
     if len(inputs) != 1 or len(model.graph.output) != 1:
         raise ExportError(
             f"the graph has {len(inputs)} inputs and {len(model.graph.output)} outputs; one each is needed."
         )
+    bounds = {name for node in model.graph.node if node.op_type == "Clip" for name in node.input}
     for name, value in constants.items():
-        if value.dtype.kind == "f" and not np.isfinite(value).all():
+        if value.dtype.kind == "f" and not np.isfinite(value).all() and name not in bounds:
             raise ExportError(f"constant {name!r} has values that are not finite.")
     source = inputs[0]
     if source.type.tensor_type.elem_type != onnx.TensorProto.FLOAT:
@@ -36,7 +39,8 @@ def read(model: onnx.ModelProto) -> Program:
     for axis, size in enumerate(sizes):
         if axis and not size.dim_value:
             raise ExportError(f"axis {axis} of input {source.name!r} has no fixed size; only the batch may vary.")
-    reader = _Reader(constants, int(model.opset_import[0].version))
+    opset = next((used.version for used in model.opset_import if used.domain in ("", "ai.onnx")), 0)
+    reader = _Reader(constants, opset, sizes[0].dim_value)
     reader.shapes[source.name] = tuple(size.dim_value for size in sizes[1:])
     ops = []
     for node in model.graph.node:
@@ -45,7 +49,21 @@ def read(model: onnx.ModelProto) -> Program:
         op = READERS[node.op_type](reader, node, graph.attributes(node))
         if op is not None:
             ops.append(op)
-    return Program(ops, source.name, model.graph.output[0].name, reader.shapes)
+    target = model.graph.output[0].name
+    if target not in reader.shapes:
+        raise ExportError(f"output {target!r} does not depend on the input.")
+    return Program(ops, source.name, target, reader.shapes)
+
+
+def _check(model: onnx.ModelProto) -> None:
+    """Has ONNX itself look at types and shapes, which it does for dense initialisers only."""
+    dense = onnx.ModelProto()
+    dense.CopyFrom(model)
+    graph.use_dense_initializers(dense.graph)
+    try:
+        onnx.shape_inference.infer_shapes(dense, check_type=True, strict_mode=True)
+    except onnx.shape_inference.InferenceError as error:
+        raise ExportError(f"the graph is not valid ONNX: {error}") from error
 
 
 def _called(node: onnx.NodeProto) -> str:
@@ -55,9 +73,10 @@ def _called(node: onnx.NodeProto) -> str:
 class _Reader:
     """Constants and shapes known so far."""
 
-    def __init__(self, constants: dict[str, np.ndarray], opset: int):
+    def __init__(self, constants: dict[str, np.ndarray], opset: int, batch: int):
         self.constants = constants
         self.opset = opset
+        self.batch = batch  # 0: any
         self.shapes: dict[str, Shape] = {}
 
     def constant(self, node: onnx.NodeProto, index: int) -> np.ndarray | None:
@@ -89,8 +108,19 @@ class _Reader:
         """An elementwise operation on values of one shape."""
         shape = self.shapes[inputs[0]]
         self.shapes[node.output[0]] = shape
-        scale, shift = (np.broadcast_to(np.asarray(value, np.float32), shape) for value in (scale, shift))
+        try:
+            scale, shift = (np.broadcast_to(np.asarray(value, np.float32), shape) for value in (scale, shift))
+        except ValueError as error:
+            raise ExportError(f"{_called(node)}: its constants do not fit a value of shape {shape}: {error}") from error
         return Map(node.name, inputs, node.output[0], scale, shift)
+
+
+def _places(node: onnx.NodeProto, *about: Any) -> Pair:
+    """The height and width of what a window gives."""
+    places = sliding(*about)
+    if min(places) < 1:
+        raise ExportError(f"{_called(node)}: the window is larger than what it looks at.")
+    return places
 
 
 def _pads(
@@ -99,6 +129,8 @@ def _pads(
     auto = given.get("auto_pad", b"NOTSET").decode()
     if auto in ("NOTSET", "VALID"):
         pads = given.get("pads", [0, 0, 0, 0]) if auto == "NOTSET" else [0, 0, 0, 0]
+        if min(pads) < 0:
+            raise ExportError(f"{_called(node)}: negative pads are not supported.")
         return tuple(pads)
     lows, highs = [], []
     for axis in range(2):
@@ -123,8 +155,10 @@ def _conv(reader: _Reader, node: onnx.NodeProto, given: dict[str, Any]) -> Op:
     bias = np.zeros(len(weight), np.float32) if bias is None else bias
     strides, dilations = tuple(given.get("strides", (1, 1))), tuple(given.get("dilations", (1, 1)))
     pads = _pads(node, given, shape[1:], weight.shape[2:], strides, dilations)
-    reader.shapes[node.output[0]] = (len(weight), *sliding(shape[1:], weight.shape[2:], strides, pads, dilations))
+    reader.shapes[node.output[0]] = (len(weight), *_places(node, shape[1:], weight.shape[2:], strides, pads, dilations))
     groups = given.get("group", 1)
+    if weight.shape[1] * groups != shape[0] or len(weight) % groups:
+        raise ExportError(f"{_called(node)}: weights of shape {weight.shape} do not fit {shape[0]} channels.")
     return Conv(node.name, [node.input[0]], node.output[0], weight, bias, strides, pads, dilations, groups)
 
 
@@ -136,6 +170,8 @@ def _gemm(reader: _Reader, node: onnx.NodeProto, given: dict[str, Any]) -> Op:
     if given.get("transA"):
         raise ExportError(f"{_called(node)}: transA would mix the examples of a batch.")
     weight = given.get("alpha", 1.0) * (weight.T if given.get("transB") else weight)
+    if bias is not None and bias.ndim == 2 and len(bias) > 1:
+        raise ExportError(f"{_called(node)}: a bias that differs between the examples of a batch is not supported.")
     bias = given.get("beta", 1.0) * (np.zeros(1) if bias is None else bias)
     return _linear(reader, node, node.input[0], weight, bias)
 
@@ -145,11 +181,17 @@ def _matmul(reader: _Reader, node: onnx.NodeProto, given: dict[str, Any]) -> Op:
     reader.shape(node, rank=1)
     weight = reader.constant(node, 1)
     assert weight is not None
+    if weight.ndim != 2:
+        raise ExportError(f"{_called(node)}: the constant has {weight.ndim} axes; a matrix is needed.")
     return _linear(reader, node, node.input[0], weight, np.zeros(1))
 
 
 def _linear(reader: _Reader, node: onnx.NodeProto, source: str, weight: np.ndarray, bias: np.ndarray) -> Op:
-    outputs = weight.shape[1]
+    inputs, outputs = weight.shape
+    if (inputs,) != reader.shapes[source]:
+        raise ExportError(
+            f"{_called(node)}: weights of shape {weight.shape} do not fit {reader.shapes[source]} inputs."
+        )
     reader.shapes[node.output[0]] = (outputs,)
     bias = np.broadcast_to(bias.astype(np.float32).reshape(-1), (outputs,)).copy()
     return Linear(node.name, [source], node.output[0], weight.astype(np.float32), bias)
@@ -161,7 +203,7 @@ def _pool(reader: _Reader, node: onnx.NodeProto, given: dict[str, Any], kind: st
     if given.get("ceil_mode") or any(d != 1 for d in given.get("dilations", (1, 1))) or len(node.output) > 1:
         raise ExportError(f"{_called(node)}: ceil_mode, dilations and indices are not supported.")
     pads = _pads(node, given, shape[1:], window, strides, (1, 1))
-    reader.shapes[node.output[0]] = (shape[0], *sliding(shape[1:], window, strides, pads, (1, 1)))
+    reader.shapes[node.output[0]] = (shape[0], *_places(node, shape[1:], window, strides, pads, (1, 1)))
     counts = bool(given.get("count_include_pad"))
     return Pool(node.name, [node.input[0]], node.output[0], kind, window, strides, pads, counts)
 
@@ -198,12 +240,12 @@ for _onnx_name in ("Relu", "Sigmoid", "Tanh"):
 @READERS.register("Clip")
 def _clip(reader: _Reader, node: onnx.NodeProto, given: dict[str, Any]) -> Op:
     bounds = []
-    for index, key, default in ((1, "min", -3.4028235e38), (2, "max", 3.4028235e38)):
+    for index, key, default in ((1, "min", LIMITS[0]), (2, "max", LIMITS[1])):
         value = reader.constant(node, index)
-        bounds.append(float(given.get(key, default) if value is None else value.reshape(())))
+        bounds.append(float(np.clip(given.get(key, default) if value is None else value.item(), *LIMITS)))
     reader.shape(node)
     op = reader.map(node, [node.input[0]])
-    op.after.append(("clip", bounds[0], bounds[1]))
+    op.after.append(("clip", min(bounds), bounds[1]))  # the upper bound wins
     return op
 
 
@@ -221,6 +263,8 @@ def _softmax(reader: _Reader, node: onnx.NodeProto, given: dict[str, Any]) -> Op
 @READERS.register("Add")
 def _add(reader: _Reader, node: onnx.NodeProto, given: dict[str, Any]) -> Op:
     values = [name for name in node.input if name not in reader.constants]
+    if not values:
+        raise ExportError(f"{_called(node)}: a sum of constants; fold it first.")
     shapes = [reader.shapes[name] for name in values]
     if len(values) == 2:
         if shapes[0] != shapes[1]:
@@ -229,10 +273,7 @@ def _add(reader: _Reader, node: onnx.NodeProto, given: dict[str, Any]) -> Op:
     shift = reader.constants[next(name for name in node.input if name in reader.constants)]
     if shift.ndim > len(shapes[0]):  # with a batch axis of its own
         shift = shift.reshape(shift.shape[1:]) if len(shift) == 1 else shift
-    try:
-        return reader.map(node, values, shift=shift)
-    except ValueError as error:
-        raise ExportError(f"{_called(node)}: a constant of shape {shift.shape} does not fit {shapes[0]}.") from error
+    return reader.map(node, values, shift=shift)
 
 
 @READERS.register("BatchNormalization")
@@ -257,11 +298,12 @@ def _reshape(reader: _Reader, node: onnx.NodeProto, given: dict[str, Any]) -> Op
     assert target is not None
     shape = reader.shape(node)
     sizes = [int(size) for size in target]
-    # The batch leads; whatever stands there (its size, 0 or -1), one example keeps its own elements.
-    rest = [shape[index] if size == 0 and not given.get("allowzero") else size for index, size in enumerate(sizes[1:])]
     try:
+        rest = [shape[i] if size == 0 and not given.get("allowzero") else size for i, size in enumerate(sizes[1:])]
+        if sizes[0] not in (0, -1, reader.batch or -1):
+            raise ValueError("the first axis is not the batch")
         return reader.view(node, lambda value: value.reshape(rest))
-    except ValueError as error:
+    except (ValueError, IndexError) as error:
         raise ExportError(f"{_called(node)}: shape {sizes} would mix the examples of a batch.") from error
 
 

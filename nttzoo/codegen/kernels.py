@@ -85,7 +85,7 @@ static void sum_planes_@(const float *in, float *RESTRICT to, const uint@_t *RES
         *(lanes *)(to + i + 2 * LANES) = c;
         *(lanes *)(to + i + 3 * LANES) = d;
     }
-    for (; i < n; i += LANES) {
+    for (; n - i > 0; i += LANES) {
         lanes a = {0};
         a += bias;
         for (k = 0; k < count; k++) a += weight[k] * *(const lanes *)(in + (long)place[k] * unit + i);
@@ -175,7 +175,7 @@ static void max_pool_2x2(const float *RESTRICT in, int row, float *RESTRICT to, 
         "value / (float)(counted ? kh * kw : (ye - yb) * (xe - xb))",
         ", int counted",
     ),
-    "relu": _apply("relu", "x[i] > 0.0f ? x[i] : 0.0f"),
+    "relu": _apply("relu", "x[i] < 0.0f ? 0.0f : x[i]"),
     "clip": _apply("clip", "x[i] < low ? low : x[i] > high ? high : x[i]", ", float low, float high"),
     "sigmoid": _apply("sigmoid", "1.0f / (1.0f + expf(-x[i]))"),
     "tanh": _apply("tanh", "tanhf(x[i])"),

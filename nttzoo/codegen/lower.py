@@ -228,7 +228,7 @@ class _Lowering:
         (sy, sx), (top, left, bottom, right) = op.strides, op.pads
         channels, height, width = size
         rows, row = -(-(height + top + bottom) // sy), -(-(width + left + right) // sx)
-        used = np.flatnonzero(self.needed[op.inputs[0]].any((1, 2)))
+        used = np.flatnonzero(op.weight.reshape(op.groups, -1, *op.weight.shape[1:]).any((1, 3, 4)))
         position = np.full(channels, -1)
         position[used] = np.arange(len(used))
         c, phase_y, phase_x = np.meshgrid(position, np.arange(sy), np.arange(sx), indexing="ij")
@@ -306,7 +306,7 @@ class _Lowering:
             self.steps.append(Runs(f"{op.name}.lines", [source.buffer], ordered, [], runs, False))
             source, lines = Tensor(ordered, address), [lines[1], lines[1]]
         pairs = zip(lines[0][keep], lines[1][keep], strict=True)
-        runs = np.concatenate([find_runs([line, out]) for line, out in pairs])
+        runs = np.array([find_runs([line, out])[0] for line, out in pairs], int).reshape(-1, 5)
         self.steps.append(Normalised(op.name, [source.buffer], buffer, op.after, runs))
         return Tensor(buffer, address)
 
