@@ -18,7 +18,7 @@ from flax import nnx
 from nttzoo import export, zoo
 from nttzoo.codegen import build, emit, frontend, lower, optimise
 from nttzoo.codegen.build import Compiled
-from nttzoo.codegen.emit import Source
+from nttzoo.codegen.source import Source
 from nttzoo.errors import ExportError, OptionError
 
 __all__ = ["Compiled", "ExportedC", "Source", "compile", "export_c", "to_source"]

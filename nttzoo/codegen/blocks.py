@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nttzoo.codegen.lower import INPUT, Dots, Plan, Runs
+from nttzoo.codegen.plan import INPUT, Dots, Plan, Runs
 
 if TYPE_CHECKING:
     from nttzoo.codegen.emit import Writer

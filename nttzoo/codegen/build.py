@@ -18,7 +18,7 @@ import numpy as np
 import platformdirs
 from jaxtyping import Float
 
-from nttzoo.codegen.emit import Source
+from nttzoo.codegen.source import Source
 from nttzoo.errors import ExportError, ShapeError
 
 FLAGS = ("-std=c99", "-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC")

@@ -19,7 +19,7 @@ from jaxtyping import Float
 
 from nttzoo import architectures, codegen, data, export, zoo
 from nttzoo.codegen import build
-from nttzoo.codegen.emit import Source
+from nttzoo.codegen.source import Source
 from nttzoo.errors import ExportError
 
 COMPILER, SIZE, EMULATOR = "arm-none-eabi-gcc", "arm-none-eabi-size", "qemu-system-arm"

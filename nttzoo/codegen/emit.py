@@ -2,41 +2,18 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from nttzoo.codegen import blocks, kernels
 from nttzoo.codegen.ir import Function
-from nttzoo.codegen.lower import INPUT, OUTPUT, Dense, Dots, Normalised, Plan, Pooling, Pools, Runs, Step, Sums
+from nttzoo.codegen.plan import INPUT, OUTPUT, Dense, Dots, Normalised, Plan, Pooling, Pools, Runs, Step, Sums
+from nttzoo.codegen.source import Metadata, Source, float_literal, header, identifier, metadata_tables
 
-Metadata = dict[str, Any]
 Rows = list[tuple[float, np.ndarray, np.ndarray]]  # bias, places, weights
-
-
-@dataclass(frozen=True)
-class Source:
-    """A header and a C file, and the name that all their symbols start with."""
-
-    name: str
-    header: str
-    code: str
-    arena: int  # floats that the caller provides for one example at a time
-    batch_arena: int  # and for a batch
-    inputs: int
-    outputs: int
-    table_bytes: int  # weights, biases and places
-    work: int  # multiply-adds of one example
-
-
-def identifier(name: str) -> str:
-    """A C identifier that looks like the name."""
-    made = re.sub(r"\W", "_", name, flags=re.ASCII)
-    return made if re.match(r"[A-Za-z]", made) else f"net_{made}"
 
 
 def emit(plan: Plan, name: str, inputs: int, outputs: int, about: Metadata) -> Source:
@@ -54,7 +31,7 @@ def emit(plan: Plan, name: str, inputs: int, outputs: int, about: Metadata) -> S
         *(kernels.TEXTS[key] for key in kernels.TEXTS if key in writer.kernels),
         *steps,
         *block_functions,
-        *_metadata_tables(name, about),
+        *metadata_tables(name, about),
         f"void {name}_run(const float *input, float *output, float *arena) {{",
         *(["    (void)arena;"] if not plan.arena else []),
         *calls,
@@ -67,9 +44,9 @@ def emit(plan: Plan, name: str, inputs: int, outputs: int, about: Metadata) -> S
         "    }",
         "}",
     ]
-    header = _header(name, plan.arena, batch_arena, inputs, outputs, about)
+    head = header(name, plan.arena, batch_arena, inputs, outputs, about)
     code = "\n".join(body) + "\n"
-    return Source(name, header, code, plan.arena, batch_arena, inputs, outputs, writer.table_bytes, _work(plan))
+    return Source(name, head, code, plan.arena, batch_arena, inputs, outputs, writer.table_bytes, _work(plan))
 
 
 def _work(plan: Plan) -> int:
@@ -111,9 +88,15 @@ class Writer:
     def step(self, step: Step) -> str:
         """A step's tables and function."""
         name = self.names[id(step)]
-        tables, lines = {Sums: self.sums, Dots: self.dots, Dense: self.dense, Pools: self.pools, Runs: self.runs}.get(
-            type(step), self.normalised
-        )(step, name)  # type: ignore[operator]
+        writers: dict[type, Callable[..., tuple[list[str], list[str]]]] = {
+            Sums: self.sums,
+            Dots: self.dots,
+            Dense: self.dense,
+            Pools: self.pools,
+            Runs: self.runs,
+            Normalised: self.normalised,
+        }
+        tables, lines = writers[type(step)](step, name)
         arguments = [f"const float *RESTRICT in{i or ''}" for i in range(len(step.reads))] + ["float *RESTRICT out"]
         if step.scratch:
             arguments.append("float *RESTRICT plane")
@@ -126,7 +109,7 @@ class Writer:
         """A constant array."""
         values = list(values) or [0]  # C has no empty arrays
         self.table_bytes += len(values) * {"uint16_t": 2, "uint32_t": 4, "int32_t": 4, "float": 4}[kind]
-        written = [_float(value) if kind == "float" else str(int(value)) for value in values]
+        written = [float_literal(value) if kind == "float" else str(int(value)) for value in values]
         rows = textwrap.fill(", ".join(written), 116, initial_indent="    ", subsequent_indent="    ")
         return f"static const {kind} {name}[{len(values)}] = {{\n{rows}\n}};"
 
@@ -286,42 +269,6 @@ class Writer:
         for kind, *bounds in after:
             self.kernels.add(str(kind))
             self.uses_math |= kind in ("sigmoid", "tanh")
-            limits = "".join(f", {_float(bound)}" for bound in bounds)
+            limits = "".join(f", {float_literal(bound)}" for bound in bounds)
             lines.append(f"apply_{kind}({target}, {length}{limits});")
         return lines
-
-
-def _float(value: Any) -> str:
-    """A C literal that reads back as exactly this float32."""
-    text = f"{float(np.float32(value)):.9g}"
-    return f"{text}f" if "." in text or "e" in text else f"{text}.0f"
-
-
-def _metadata_tables(name: str, about: Metadata) -> list[str]:
-    lines = []
-    for key in ("mean", "std"):
-        if key in about:
-            values = ", ".join(map(_float, about[key]))
-            lines.append(f"const float {name}_{key}[{len(about[key])}] = {{{values}}};")
-    if "classes" in about:
-        texts = ", ".join(_string(text) for text in about["classes"])
-        lines.append(f"const char *const {name}_classes[{len(about['classes'])}] = {{{texts}}};")
-    return [*lines, ""]
-
-
-def _string(text: str) -> str:
-    """A C string literal."""
-    kept = "".join(letter if letter.isascii() and letter.isprintable() else "_" for letter in text)
-    return '"' + kept.replace("\\", "\\\\").replace('"', '\\"').replace("?", "\\?") + '"'  # no trigraphs
-
-
-def _header(name: str, arena: int, batch_arena: int, inputs: int, outputs: int, about: Metadata) -> str:
-    upper = name.upper()
-    declared = [f"extern const float {name}_{key}[{len(about[key])}];" for key in ("mean", "std") if key in about]
-    if "classes" in about:
-        declared.append(f"extern const char *const {name}_classes[{len(about['classes'])}];")
-    shape = f", an array {about['shape']} in C order" if "shape" in about else ""
-    scaled = " * Inputs are standardised: (pixel / 255 - mean) / std, per channel.\n" if "mean" in about else ""
-    sizes = {"arena": arena, "batch_arena": batch_arena, "inputs": inputs, "outputs": outputs}
-    texts = {"shape": shape, "scaled": scaled, "declared": "".join(f"{line}\n" for line in declared)}
-    return kernels.HEADER.format(name=name, upper=upper, **sizes, **texts)

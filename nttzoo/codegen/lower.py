@@ -7,130 +7,29 @@ planes, whatever the window. The columns at the end of each row hold nothing of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 
-from nttzoo.codegen.ir import Conv, Function, Linear, Map, Op, Pair, Pool, Program, Softmax, View, conv_planes
+from nttzoo.codegen.ir import Conv, Linear, Map, Op, Pair, Pool, Program, Softmax, View, conv_planes
+from nttzoo.codegen.plan import (
+    INPUT,
+    OUTPUT,
+    SLACK,
+    Buffer,
+    Dense,
+    Dots,
+    Normalised,
+    Plan,
+    Pooling,
+    Pools,
+    Runs,
+    Step,
+    Sums,
+    Tensor,
+)
 
-SLACK = 16  # floats behind each buffer that a vector may touch
 TILE_FROM_BYTES = 128 * 1024
 TILE_FROM_WORK = 16
 TILE = 50  # floats: with the rest of a row about four of the widest vectors
-INPUT, OUTPUT = "input", "output"
-
-
-@dataclass
-class Buffer:
-    """Floats of the arena, alive from the step that writes them first to the one that reads them last."""
-
-    size: int
-    first: int = 10**9
-    last: int = -1
-    offset: int = -1
-
-
-@dataclass
-class Tensor:
-    """A value in memory: a buffer, and the address of each element in it; -1 for those that are not kept."""
-
-    buffer: str
-    address: np.ndarray
-
-
-@dataclass
-class Step:
-    """What one C function does: reads buffers, writes one, then applies functions to what it wrote."""
-
-    name: str
-    reads: list[str]
-    writes: str
-    after: list[Function]
-    scratch: str | None = field(default=None, kw_only=True)
-
-
-@dataclass
-class Sums(Step):
-    """Each output plane is its bias plus shifted, weighted input planes.
-
-    A plane is `size` (height, width) in rows of `row` floats; all of them are made `tile` rows at a time.
-    """
-
-    planes: list[tuple[float, np.ndarray, np.ndarray]]  # bias, offsets, weights
-    size: Pair
-    row: int
-    tile: int
-    stride: int  # floats from one output plane to the next
-    pooling: Pooling | None
-
-
-@dataclass
-class Dots(Step):
-    """Each output is its bias plus weighted inputs."""
-
-    units: list[tuple[float, np.ndarray, np.ndarray]]  # bias, addresses, weights
-
-
-@dataclass
-class Dense(Step):
-    """All inputs with all outputs: weight [k, m], bias [m]."""
-
-    addresses: np.ndarray
-    weight: np.ndarray
-    bias: np.ndarray
-
-
-@dataclass
-class Pooling:
-    """The pooling of one plane: rows of `row` floats; the plane that comes out has no gaps."""
-
-    kind: str
-    size: Pair
-    row: int
-    out: Pair
-    window: Pair
-    strides: Pair
-    pads: Pair
-    count_pads: bool
-
-    @property
-    def is_2x2(self) -> bool:
-        """The most common kind: the maximum of 2x2 pixels that do not overlap."""
-        return self.kind == "max" and (*self.window, *self.strides, *self.pads) == (2, 2, 2, 2, 0, 0)
-
-
-@dataclass
-class Pools(Step):
-    """Pools the planes that start at `starts`."""
-
-    starts: np.ndarray
-    pooling: Pooling
-
-
-@dataclass
-class Runs(Step):
-    """Sums of one or two inputs, element by element, in runs of constant steps (see `find_runs`)."""
-
-    runs: np.ndarray
-    zeroed: bool  # the buffer starts as zeros
-    scale: np.ndarray | None = None  # in the order of the elements
-    shift: np.ndarray | None = None
-
-
-@dataclass
-class Normalised(Step):
-    """Softmax over each run."""
-
-    runs: np.ndarray
-
-
-@dataclass
-class Plan:
-    """Steps in order, and their buffers, placed in an arena of `arena` floats."""
-
-    steps: list[Step]
-    buffers: dict[str, Buffer]
-    arena: int
 
 
 def lower(program: Program, needed: dict[str, np.ndarray]) -> Plan:
