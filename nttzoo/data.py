@@ -190,14 +190,17 @@ def load(name: str, *, data_dir: str | os.PathLike[str] | None = None, download:
     for stem in dict.fromkeys((name, source.tfds_name)):
         if (path := folder / f"{stem}.npz").exists():
             return _checked(name, source, _read_npz(path))
-    arrays = _from_tfds(source.tfds_name, download=download)
+    ways = (
+        f"Two ways to get it: (1) put {name}.npz with arrays {', '.join(ARRAYS)} (uint8) into {folder} (or name another "
+        "folder with --data-dir or NTTZOO_DATA); (2) with a network, `pip install nttzoo[tfds]` and load with "
+        "download=True (--download). 'mnist5k' is always there."
+    )
+    try:
+        arrays = _from_tfds(source.tfds_name, download=download)
+    except ConnectionError as error:
+        raise DataError(f"cannot download {name!r}: {error}. {ways}") from error
     if arrays is None:
-        raise DataError(
-            f"data set {name!r} is not on this machine. Two ways to get it: (1) put {name}.npz with arrays "
-            f"{', '.join(ARRAYS)} (uint8) into {folder} (or name another folder with --data-dir or NTTZOO_DATA); "
-            "(2) with a network, `pip install nttzoo[tfds]` and load with download=True (--download). "
-            "'mnist5k' is always there."
-        )
+        raise DataError(f"data set {name!r} is not on this machine. {ways}")
     return _checked(name, source, arrays)
 
 
@@ -291,7 +294,7 @@ def _from_tfds(name: str, *, download: bool) -> dict[str, np.ndarray] | None:
         if not download:
             return None
         if not _online():
-            raise DataError(f"cannot download {name!r}: this machine has no network.")
+            raise ConnectionError("this machine has no network")
         builder.download_and_prepare()
     arrays = {}
     for part in ("train", "test"):

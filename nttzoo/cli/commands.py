@@ -65,7 +65,9 @@ def search(options: argparse.Namespace) -> None:
     )
     where: dict[str, Any] = {"devices": options.devices, "data_dir": options.data_dir, "download": options.download}
     if options.dry_run:
-        print(search.dry_run(config, **where))
+        text = search.dry_run(config, **where)
+        if search.is_first():  # of several hosts
+            print(text)
         return
     summary = search.run(config, out=options.out, fresh=options.fresh, save_every=options.save_every, **where)
     if summary.content:  # on the first host only

@@ -3,7 +3,7 @@
 from nttzoo.errors import Interrupted
 from nttzoo.search.command import Summary, dry_run, load_student, run, save_student
 from nttzoo.search.config import SearchConfig, Target
-from nttzoo.search.devices import start_distributed
+from nttzoo.search.devices import is_first, start_distributed
 from nttzoo.search.journal import Journal
 from nttzoo.search.loop import Found, Student, transfer
 
@@ -16,6 +16,7 @@ __all__ = [
     "Summary",
     "Target",
     "dry_run",
+    "is_first",
     "load_student",
     "run",
     "save_student",
