@@ -191,8 +191,8 @@ def load(name: str, *, data_dir: str | os.PathLike[str] | None = None, download:
         if (path := folder / f"{stem}.npz").exists():
             return _checked(name, source, _read_npz(path))
     ways = (
-        f"Two ways to get it: (1) put {name}.npz with arrays {', '.join(ARRAYS)} (uint8) into {folder} (or name another "
-        "folder with --data-dir or NTTZOO_DATA); (2) with a network, `pip install nttzoo[tfds]` and load with "
+        f"Two ways to get it: (1) put {name}.npz with arrays {', '.join(ARRAYS)} (uint8) into {folder} (or name "
+        "another folder with --data-dir or NTTZOO_DATA); (2) with a network, `pip install nttzoo[tfds]` and load with "
         "download=True (--download). 'mnist5k' is always there."
     )
     try:
