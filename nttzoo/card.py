@@ -6,6 +6,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from nttzoo import recipes
+
 CITATION = """@inproceedings{liu2020ntt,
   title = {Finding Trainable Sparse Networks through Neural Tangent Transfer},
   author = {Liu, Tianlin and Zenke, Friedemann},
@@ -36,8 +38,8 @@ def card(metrics: dict[str, Any]) -> str:
         _fill(
             f"Method `{metrics['recipe']['name']}`, seed {metrics['seed']}, {metrics['search_steps']:,} search steps "
             f"on the unlabelled training images of {metrics['dataset']}, then {metrics['train_epochs']} epochs of Adam "
-            f"{'' if metrics.get('dropout', True) else 'without dropout '}"
-            "with labels. All values are in recipe.toml. The mean squared difference between its tangent kernel and "
+            f"with labels{'' if metrics.get('dropout', True) else ', without dropout'}. All values are in recipe.toml. "
+            "The mean squared difference between its tangent kernel and "
             f"the dense network's, on held-out images, fell from {metrics['kernel_before']:.4g} to "
             f"{metrics['kernel_after']:.4g}."
         ),
@@ -65,7 +67,7 @@ def card(metrics: dict[str, Any]) -> str:
             f"working memory; the dense network's weights alone are {metrics['c']['dense_bytes'] / 1000:.0f} kB."
         ),
         "## Limits",
-        f"A small network for {metrics['dataset']}; it was not tested on anything else.",
+        _limits(metrics),
         "## Licence and citation",
         f"Weights: Apache-2.0. Training data: {metrics['licence']}.",
         f"```bibtex\n{CITATION}\n```",
@@ -110,6 +112,19 @@ def _usage(name: str) -> str:
         ),
     ]
     return "\n".join(lines)
+
+
+def _limits(metrics: dict[str, Any]) -> str:
+    """What not to expect: the data set, and a search that was shorter or coarser than the paper's."""
+    recipe = metrics["recipe"]
+    paper = recipes.find("ntt", metrics["architecture"], metrics["dataset"])
+    text = f"A small network for {metrics['dataset']}; it was not tested on anything else."
+    if recipe["epochs"] < paper.epochs:
+        text += f" A short search: {recipe['epochs']} of the paper's {paper.epochs} epochs."
+    if recipe["outputs"] is not None:
+        count = len(metrics["classes"])
+        text += f" The kernel was matched on {recipe['outputs']} of {count} outputs per step, drawn anew each time."
+    return _fill(text)
 
 
 def _measured(metrics: dict[str, Any]) -> str:
