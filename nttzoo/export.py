@@ -129,7 +129,7 @@ def to_proto(
     model: Any, *, name: str, shape: tuple[int, ...], sparse: bool, opset: int, batch: str | int, layout: Layout
 ) -> Any:
     """The model as an `onnx.ModelProto`, checked by ONNX itself."""
-    with _onnx_packages():
+    with onnx_packages():
         import onnx
 
         from nttzoo import graph
@@ -261,7 +261,8 @@ def parity(model: Any, path: Path, inputs: list[np.ndarray], layout: Layout) -> 
 
 
 @contextmanager
-def _onnx_packages() -> Iterator[None]:
+def onnx_packages() -> Iterator[None]:
+    """Imports that need an extra: a missing package is answered with how to install it."""
     try:
         yield
     except ImportError as error:

@@ -185,6 +185,13 @@ def _load_own(folder: Path, weights: Weights) -> Any:
     return search.load_student(students[0] / "trained" if weights == "trained" else students[0])[0]
 
 
+def onnx_file(name: str) -> Path:
+    """The ONNX file of a published network's trained weights, checked."""
+    place = _find(name)
+    check(place)
+    return place.folders[0] / "model.onnx"
+
+
 @dataclass(frozen=True)
 class LoadCheck:
     """That a published network loads and is what its card says; how long loading takes after imports."""

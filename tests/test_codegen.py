@@ -4,6 +4,7 @@ import ctypes
 import os
 import shutil
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -497,3 +498,13 @@ def test_a_compiler_that_fails_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(errors.ExportError, match="failed: "):
         build.build(source, input_shape=shape, threads=1, cache=tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_without_onnx_one_is_told_what_to_install():
+    code = (
+        "import sys; sys.modules['onnx'] = None\nimport nttzoo\n"
+        "try:\n    nttzoo.compile('lenet300-mnist-1pct-global')\n"
+        "except nttzoo.errors.ExportError as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert 'pip install "nttzoo[onnx]"' in done.stdout

@@ -12,14 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import onnx
 from flax import nnx
 
 from nttzoo import export, zoo
-from nttzoo.codegen import build, emit, frontend, lower, optimise
-from nttzoo.codegen.build import Compiled
-from nttzoo.codegen.source import Source
 from nttzoo.errors import ExportError, OptionError
+
+with export.onnx_packages():
+    import onnx
+
+    from nttzoo.codegen import build, emit, frontend, lower, optimise
+    from nttzoo.codegen.build import Compiled
+    from nttzoo.codegen.source import Source
 
 __all__ = ["Compiled", "ExportedC", "Source", "compile", "export_c", "to_source"]
 
@@ -125,6 +128,8 @@ def _size(shape: tuple[int, ...]) -> int:
 
 
 def _proto(model: Model, weights: zoo.Weights, input_shape: tuple[int, ...] | None) -> onnx.ModelProto:
+    if isinstance(model, str) and weights == "trained":
+        model = zoo.onnx_file(model)  # what was published, and was checked then
     if isinstance(model, Path) and model.suffix == ".onnx":
         try:
             return onnx.load(model)
