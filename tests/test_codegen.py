@@ -405,7 +405,8 @@ def test_export_c(tmp_path, capsys):
     assert "extern const float digits_mean[1];" in header
     assert "extern const char *const digits_classes[10];" in header
     cli.main(["export", "lenet300-mnist-1pct-layerwise", str(tmp_path / "1 of 2.c"), "--format", "c"])
-    assert "call net_1_of_2_run" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "call net_1_of_2_run ('1 of 2' is no C identifier)" in printed
     subprocess.run(["gcc", "-std=c99", *STRICT, "-c", "1 of 2.c"], cwd=tmp_path, check=True)
 
 

@@ -39,11 +39,13 @@ class ExportedC:
     name: str  # with which all symbols start
     arena_bytes: int
     table_bytes: int
+    asked: str  # the name that was asked for
 
     def __str__(self) -> str:
+        changed = f" ({self.asked!r} is no C identifier)" if self.asked != self.name else ""
         return (
-            f"{self.code} and {self.header.name}: call {self.name}_run. {self.table_bytes / 1000:.1f} kB of tables, "
-            f"{self.arena_bytes / 1000:.1f} kB of working memory"
+            f"{self.code} and {self.header.name}: call {self.name}_run{changed}. {self.table_bytes / 1000:.1f} kB of "
+            f"tables, {self.arena_bytes / 1000:.1f} kB of working memory"
         )
 
 
@@ -64,7 +66,8 @@ def export_c(
     if target.suffix != ".c":
         raise OptionError(f"{target} should end in .c; the header goes beside it.")
     export.check_writable(target)
-    source, _ = to_source(model, name=name or target.stem, weights=weights, input_shape=input_shape)
+    asked = name or target.stem
+    source, _ = to_source(model, name=asked, weights=weights, input_shape=input_shape)
     header = target.with_name(f"{source.name}.h")
     for place, text in ((header, source.header), (target, source.code)):
         part = place.with_name(f".{place.name}.part")
@@ -74,7 +77,7 @@ def export_c(
         except OSError as error:
             part.unlink(missing_ok=True)
             raise ExportError(f"cannot write {place}: {error}.") from error
-    return ExportedC(target, header, source.name, 4 * source.arena, source.table_bytes)
+    return ExportedC(target, header, source.name, 4 * source.arena, source.table_bytes, asked)
 
 
 def compile(
