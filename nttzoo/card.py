@@ -62,9 +62,8 @@ def card(metrics: dict[str, Any]) -> str:
         ),
         _measured(metrics),
         _fill(
-            f"As C (`nttzoo export {metrics['name']} net.c --format c`): "
-            f"{metrics['c']['table_bytes'] / 1000:.1f} kB of tables and {metrics['c']['arena_bytes'] / 1000:.1f} kB of "
-            f"working memory; the dense network's weights alone are {metrics['c']['dense_bytes'] / 1000:.0f} kB."
+            f"As C (`nttzoo export {metrics['name']} net.c --format c`): {_kilobytes(metrics['c'], '')}; with all its "
+            f"weights it would be {_kilobytes(metrics['c'], 'dense_')}."
         ),
         "## Limits",
         _limits(metrics),
@@ -112,6 +111,11 @@ def _usage(name: str) -> str:
         ),
     ]
     return "\n".join(lines)
+
+
+def _kilobytes(sizes: dict[str, int], which: str) -> str:
+    flash, ram = (sizes[f"{which}{part}_bytes"] / 1000 for part in ("table", "arena"))
+    return f"{flash:.1f} kB of tables (flash) and {ram:.1f} kB of working memory (RAM)"
 
 
 def _limits(metrics: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
@@ -19,6 +19,7 @@ from nttzoo import card, checkpoint, codegen, cost, export, masks, provenance, r
 from nttzoo.comparison import EVEN, Comparison
 from nttzoo.data import Dataset
 from nttzoo.errors import RunError
+from nttzoo.nn import masked_layers, set_masks
 
 
 def publish(comparison: Path, dataset: Dataset, *, runs: Path, home: Path) -> list[str]:
@@ -109,7 +110,7 @@ def _write_entry(home: Path, metrics: dict[str, Any], student: Path, images: np.
             model = zoo.build(metrics)
             checkpoint.unpack(model, checkpoint.load_arrays(machines / kind))
     export.export_onnx(model, people / "model.onnx", name=name, images=images)  # trained, if it was
-    metrics["c"] = _as_c(people / "model.onnx", model)
+    metrics["c"] = as_c(people / "model.onnx", model)
     provenance.write_json(people / "metrics.json", metrics)
     (people / "recipe.toml").write_text(_toml(metrics))
     (people / "card.md").write_text(card.card(metrics))
@@ -121,11 +122,16 @@ def _write_entry(home: Path, metrics: dict[str, Any], student: Path, images: np.
     shutil.rmtree(part)
 
 
-def _as_c(file: Path, model: Any) -> dict[str, int]:
-    """What a network takes as C, and what the weights of the dense one alone would."""
+def as_c(file: Path, model: Any) -> dict[str, int]:
+    """What a network takes as C, and what it would with all its weights."""
     source, _ = codegen.to_source(file)
-    dense = sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
-    return {"table_bytes": source.table_bytes, "arena_bytes": 4 * source.arena, "dense_bytes": 4 * dense}
+    full = nnx.clone(model)
+    for layer in masked_layers(full).values():
+        layer.kernel[...] = jnp.ones_like(layer.kernel[...])
+    set_masks(full, {path: jnp.ones_like(layer.mask[...]) for path, layer in masked_layers(full).items()})
+    dense, _ = codegen.to_source(full)
+    sizes = {"table_bytes": source.table_bytes, "arena_bytes": 4 * source.arena}
+    return sizes | {"dense_table_bytes": dense.table_bytes, "dense_arena_bytes": 4 * dense.arena}
 
 
 def add_runtimes(measured: Path, home: Path) -> list[str]:
