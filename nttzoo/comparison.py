@@ -1,14 +1,17 @@
 """Methods side by side at equal training: NTT, gradual NTT and the baselines, over densities, schemes and seeds.
 
-A comparison is one JSON file that grows by a case at a time: a killed comparison goes on where it stopped.
+A comparison is one JSON file that grows by a case at a time: a killed comparison goes on where it stopped, and methods
+and seeds may be added later.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from nttzoo import baselines, console, provenance, recipes, search
@@ -18,6 +21,8 @@ from nttzoo.pruning import METHODS
 from nttzoo.training import TrainConfig
 
 EVEN = [name for name, method in METHODS.items() if method.even]  # alike under either scheme
+
+Case = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +70,12 @@ class Comparison:
         """A name for the folder of one of the searches: says which values of the recipe were changed."""
         return "-".join([config.name, *(f"{key}={value}" for key, value in sorted(self.change.items()))])
 
-    def cases(self) -> Iterator[dict[str, Any]]:
+    def extends(self, other: Comparison) -> bool:
+        """Whether this is the other one with methods or seeds added, or nothing."""
+        grown = set(self.methods) >= set(other.methods) and set(self.seeds) >= set(other.seeds)
+        return grown and replace(other, methods=self.methods, seeds=self.seeds) == self
+
+    def cases(self) -> Iterator[Case]:
         """Every case: a method, a seed, and where they matter density and scheme."""
         for seed in self.seeds:
             for method in self.methods:
@@ -77,41 +87,98 @@ class Comparison:
                         yield {"method": method, "seed": seed, "scheme": scheme, "density": density}
 
 
-def run(comparison: Comparison, dataset: Dataset, *, out: Path, runs: Path, **where: Any) -> dict[str, Any]:
-    """Does the cases that the file `out` does not hold yet; searches keep their folders below `runs`.
+def run(
+    comparison: Comparison, dataset: Dataset, *, out: Path, runs: Path, jobs: int = 1, **where: Any
+) -> dict[str, Any]:
+    """Does the cases that the file `out` does not hold yet: first all searches, then the trainings, `jobs` at a time.
 
-    `where`: the options of `search.run` that say where data is and what to run on.
+    Searches keep their folders below `runs`. `where`: the options of `search.run` that say where data is and what to
+    run on.
     """
-    content = {"comparison": comparison.to_dict(), "cases": [], **provenance.origin()}
+    if jobs < 1:
+        raise OptionError(f"jobs is {jobs}; it is how many trainings run side by side, 1 or more.")
+    content: dict[str, Any] = {"cases": []}
     if out.exists():
         content = provenance.read_json(out)
-        if Comparison.from_dict(content["comparison"]) != comparison:
-            raise RunError(f"{out} holds another comparison: {content['comparison']}. Choose another file with --out.")
-    keys = ("method", "seed", "scheme", "density")
-    done = [{key: case[key] for key in keys if key in case} for case in content["cases"]]
-    for case in comparison.cases():
-        if case not in done:
-            content["cases"].append({**case, **_measure(comparison, case, dataset, runs, where)})
+        if not comparison.extends(Comparison.from_dict(content["comparison"])):
+            raise RunError(
+                f"{out} holds another comparison: {content['comparison']}. Methods and seeds may be added to it, "
+                "nothing else may change. Choose another file with --out."
+            )
+    order = list(comparison.cases())
+    done = [_case_of(case) for case in content["cases"]]
+    missing = [case for case in order if case not in done]
+    if not missing:
+        return content
+    content = {"comparison": comparison.to_dict(), "cases": content["cases"], **provenance.origin()}
+    found = _search(comparison, missing, runs, where)
+
+    writing = Lock()
+
+    def measure(case: Case) -> None:
+        measured = {**case, **_train(comparison, case, found, dataset, progress=jobs == 1)}
+        with writing:
+            content["cases"] = sorted([*content["cases"], measured], key=lambda known: order.index(_case_of(known)))
             provenance.write_json(out, content)
+
+    if jobs > 1:
+        _side_by_side(measure, missing, jobs)
+    else:
+        for case in missing:
+            measure(case)
     return content
 
 
-def _measure(
-    comparison: Comparison, case: dict[str, Any], dataset: Dataset, runs: Path, where: dict[str, Any]
+def _case_of(measured: Case) -> Case:
+    """Which case was measured, without the measurements."""
+    return {key: measured[key] for key in ("method", "seed", "scheme", "density") if key in measured}
+
+
+def _search(
+    comparison: Comparison, cases: list[Case], runs: Path, where: dict[str, Any]
+) -> dict[tuple[str, int], search.Summary]:
+    """The searches that the cases need, by method and seed; finished ones are only read."""
+    needed = dict.fromkeys((case["method"], case["seed"]) for case in cases if case["method"] in recipes.NAMES)
+    configs = {key: comparison.config(*key) for key in needed}
+    return {key: search.run(config, out=runs / comparison.folder(config), **where) for key, config in configs.items()}
+
+
+def _side_by_side(measure: Callable[[Case], None], cases: list[Case], jobs: int) -> None:
+    """Measures in threads: one small network alone cannot use all cores."""
+    with console.progress_bar() as bar, ThreadPoolExecutor(jobs) as pool:
+        task = bar.add_task("networks trained", total=len(cases), note="")
+        futures = [pool.submit(measure, case) for case in cases]
+        try:
+            for future in as_completed(futures):
+                future.result()
+                bar.update(task, advance=1)
+        finally:
+            pool.shutdown(cancel_futures=True)  # after Ctrl-C the begun trainings end, no other begins
+
+
+def _train(
+    comparison: Comparison,
+    case: Case,
+    found: dict[tuple[str, int], search.Summary],
+    dataset: Dataset,
+    *,
+    progress: bool,
 ) -> dict[str, Any]:
-    config = TrainConfig(epochs=comparison.train_epochs, dropout=comparison.dropout, seed=case["seed"])
+    """Trains the network of one case; a student's trained weights are kept beside it."""
+    config = TrainConfig(
+        epochs=comparison.train_epochs, dropout=comparison.dropout, seed=case["seed"], progress=progress
+    )
     measured: dict[str, Any] = {}
     if case["method"] in recipes.NAMES:
-        wanted = comparison.config(case["method"], case["seed"])
-        summary = search.run(wanted, out=runs / comparison.folder(wanted), **where)
+        summary = found[case["method"], case["seed"]]
         name = search.Target(case["density"], case["scheme"]).name
         folder = summary.folder / "students" / name
         network, about = search.load_student(folder)
         trained = baselines.train_network(network, dataset, config, {"model": comparison.model})
         metrics = {"test_accuracy": trained.history.test_accuracy[-1], "train_epochs": config.epochs}
         search.save_student(folder / "trained", network, about | metrics)
-        found = summary.content["students"][name]
-        measured = {key: found[key] for key in ("kernel_before", "kernel_after", "target_after")}
+        student = summary.content["students"][name]
+        measured = {key: student[key] for key in ("kernel_before", "kernel_after", "target_after")}
         measured["search_steps"] = summary.content["steps"]
     else:
         pruned = {key: case[key] for key in ("density", "scheme") if key in case}

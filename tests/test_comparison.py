@@ -1,9 +1,10 @@
 import json
+import time
 
 import pytest
 
-from nttzoo import baselines, cli, comparison, data
-from nttzoo.errors import RunError, UnknownName
+from nttzoo import baselines, cli, comparison, data, training
+from nttzoo.errors import OptionError, RunError, UnknownName
 
 VALUES = {
     "model": "lenet300",
@@ -71,6 +72,48 @@ def test_a_comparison_grows_case_by_case_and_goes_on(tmp_path, monkeypatch, caps
     other = comparison.Comparison(**VALUES)
     with pytest.raises(RunError, match="holds another comparison"):
         comparison.run(other, data.load("mnist5k"), out=out, runs=tmp_path)
+
+
+def test_methods_and_seeds_may_be_added_and_networks_trained_side_by_side(tmp_path):
+    dataset = data.load("mnist5k")
+    values = {**VALUES, "methods": ("random",), "densities": (0.05,), "seeds": (1,), "change": {}}
+    where = {"out": tmp_path / "c.json", "runs": tmp_path}
+    (alone,) = comparison.run(comparison.Comparison(**values), dataset, **where)["cases"]
+    grown = comparison.Comparison(**{**values, "methods": ("magnitude", "random"), "seeds": (0, 1)})
+    content = comparison.run(grown, dataset, jobs=2, **where)
+    assert json.loads(where["out"].read_text()) == content
+    assert [{key: case[key] for key in measured} for case, measured in zip(content["cases"], grown.cases(), strict=True)
+            ] == list(grown.cases())  # fmt: skip
+    assert alone in content["cases"]
+    # Side by side each network ends as it would alone.
+    again = comparison.run(grown, dataset, out=tmp_path / "again.json", runs=tmp_path)
+    accuracies = [[case["test_accuracy"] for case in made["cases"]] for made in (content, again)]
+    assert accuracies[0] == accuracies[1]
+    for change in ({"seeds": (0,)}, {"methods": ("random",)}, {"train_epochs": 2}):
+        with pytest.raises(RunError, match="Methods and seeds may be added"):
+            comparison.run(comparison.Comparison(**{**grown.to_dict(), **change}), dataset, **where)
+    with pytest.raises(OptionError, match="jobs is 0"):
+        comparison.run(grown, dataset, jobs=0, **where)
+
+
+def test_a_failure_side_by_side_stops_the_rest_and_keeps_what_is_done(tmp_path, monkeypatch):
+    values = {**VALUES, "methods": ("random",), "densities": (0.05,), "seeds": tuple(range(30)), "change": {}}
+    ended = []
+
+    def fails_at_two(model, dataset, config, **pruned):
+        if config.seed == 2:
+            raise KeyboardInterrupt
+        time.sleep(0.05)
+        ended.append(config.seed)
+        history = training.History(*([0.5] for _ in range(5)))
+        return baselines.Trained(None, {}, history, None, None)
+
+    monkeypatch.setattr(baselines, "train_baseline", fails_at_two)
+    out = tmp_path / "c.json"
+    with pytest.raises(KeyboardInterrupt):
+        comparison.run(comparison.Comparison(**values), data.load("mnist5k"), out=out, runs=tmp_path, jobs=2)
+    assert [case["seed"] for case in json.loads(out.read_text())["cases"]] == sorted(ended)
+    assert len(ended) < 29
 
 
 def test_the_table_shows_mean_and_range_over_seeds():

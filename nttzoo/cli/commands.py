@@ -92,7 +92,8 @@ def compare(options: argparse.Namespace) -> None:
     out = provenance.check_writable(options.out)
     where = {"data_dir": options.data_dir, "download": options.download}
     dataset = data.load(options.data, **where)
-    print(comparison.table(comparison.run(asked, dataset, out=out, runs=Path(options.runs), **where)))
+    content = comparison.run(asked, dataset, out=out, runs=Path(options.runs), jobs=options.jobs, **where)
+    print(comparison.table(content))
 
 
 def visualise(options: argparse.Namespace) -> None:

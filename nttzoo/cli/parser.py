@@ -50,6 +50,7 @@ def make_parser() -> argparse.ArgumentParser:
     _dropout_option(compare)
     _recipe_options(compare)
     compare.add_argument("--runs", metavar="FOLDER", default="runs", help="where searches are kept (default: runs)")
+    compare.add_argument("--jobs", type=int, default=1, help="trainings side by side; 2 suit two cores (default: 1)")
     compare.add_argument("--out", metavar="FILE", required=True, help="the comparison as JSON; grows case by case")
 
     visual = _command(
