@@ -63,7 +63,8 @@ def card(metrics: dict[str, Any]) -> str:
         _measured(metrics),
         _fill(
             f"As C (`nttzoo export {metrics['name']} net.c --format c`): {_kilobytes(metrics['c'], '')}; with all its "
-            f"weights it would be {_kilobytes(metrics['c'], 'dense_')}."
+            f"weights it would be {_kilobytes(metrics['c'], 'dense_')}. On {metrics['c']['images']} test images its "
+            f"answers differ from the model's by {metrics['c']['difference']:.0e} of the largest."
         ),
         "## Limits",
         _limits(metrics),
@@ -113,7 +114,7 @@ def _usage(name: str) -> str:
     return "\n".join(lines)
 
 
-def _kilobytes(sizes: dict[str, int], which: str) -> str:
+def _kilobytes(sizes: dict[str, Any], which: str) -> str:
     flash, ram = (sizes[f"{which}{part}_bytes"] / 1000 for part in ("table", "arena"))
     return f"{flash:.1f} kB of tables (flash) and {ram:.1f} kB of working memory (RAM)"
 

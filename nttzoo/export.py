@@ -88,13 +88,13 @@ def export_onnx(
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         part.write_bytes(proto.SerializeToString(deterministic=True))
-        difference = parity(model, part, _test_inputs(shape, batch, images), layout)
+        worst = parity(model, part, _test_inputs(shape, batch, images), layout)
         os.replace(part, target)
     except OSError as error:
         raise ExportError(f"cannot write {target}: {error}.") from error
     finally:
         part.unlink(missing_ok=True)
-    return Exported(target, target.stat().st_size, difference)
+    return Exported(target, target.stat().st_size, worst)
 
 
 def input_shape_of(model: Any, given: tuple[int, ...] | None) -> tuple[int, ...]:
@@ -250,14 +250,18 @@ def parity(model: Any, path: Path, inputs: list[np.ndarray], layout: Layout) -> 
         (got,) = session.run(None, {session.get_inputs()[0].name: np.ascontiguousarray(fed)})
         if got.shape != expected.shape:
             raise ExportError(f"ONNX Runtime gives outputs of shape {got.shape}, the model {expected.shape}.")
-        difference = np.abs(got - expected).max() / max(np.abs(expected).max(), 1e-30)
-        worst = float(np.maximum(worst, difference))  # keeps a NaN, which `max` would lose
+        worst = float(np.maximum(worst, difference(got, expected)))  # keeps a NaN, which `max` would lose
     if not worst <= TOLERANCE:
         raise ExportError(
             f"ONNX Runtime's outputs differ from the model's by {worst:.2e} of the largest output, more than "
             f"{TOLERANCE:.0e}: nothing was written."
         )
     return worst
+
+
+def difference(got: np.ndarray, expected: np.ndarray) -> float:
+    """The largest difference, relative to the largest expected output."""
+    return float(np.abs(got - expected).max() / max(np.abs(expected).max(), 1e-30))
 
 
 @contextmanager

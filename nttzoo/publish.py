@@ -18,7 +18,7 @@ from flax import nnx
 from nttzoo import card, checkpoint, codegen, cost, export, masks, provenance, recipes, search, zoo
 from nttzoo.comparison import EVEN, Comparison
 from nttzoo.data import Dataset
-from nttzoo.errors import RunError
+from nttzoo.errors import ExportError, RunError
 from nttzoo.nn import masked_layers, set_masks
 
 
@@ -109,8 +109,9 @@ def _write_entry(home: Path, metrics: dict[str, Any], student: Path, images: np.
             checkpoint.save_arrays(machines / kind, checkpoint.load_arrays(folder / "arrays"))
             model = zoo.build(metrics)
             checkpoint.unpack(model, checkpoint.load_arrays(machines / kind))
+            model.eval()
     export.export_onnx(model, people / "model.onnx", name=name, images=images)  # trained, if it was
-    metrics["c"] = as_c(people / "model.onnx", model)
+    metrics["c"] = as_c(people / "model.onnx", model, images)
     provenance.write_json(people / "metrics.json", metrics)
     (people / "recipe.toml").write_text(_toml(metrics))
     (people / "card.md").write_text(card.card(metrics))
@@ -122,16 +123,21 @@ def _write_entry(home: Path, metrics: dict[str, Any], student: Path, images: np.
     shutil.rmtree(part)
 
 
-def as_c(file: Path, model: Any) -> dict[str, int]:
-    """What a network takes as C, and what it would with all its weights."""
-    source, _ = codegen.to_source(file)
+def as_c(file: Path, model: Any, images: np.ndarray) -> dict[str, float]:
+    """What a network takes as C, and what it would with all its weights; its answers are compared with the model's."""
+    compiled = codegen.compile(file)
+    difference = export.difference(compiled(images), np.asarray(model(jnp.asarray(images))))
+    if not difference <= export.TOLERANCE:
+        raise ExportError(f"as C the network differs from the model by {difference:.1e} of the largest output.")
+    source = compiled.source
     full = nnx.clone(model)
     for layer in masked_layers(full).values():
         layer.kernel[...] = jnp.ones_like(layer.kernel[...])
     set_masks(full, {path: jnp.ones_like(layer.mask[...]) for path, layer in masked_layers(full).items()})
     dense, _ = codegen.to_source(full)
     sizes = {"table_bytes": source.table_bytes, "arena_bytes": 4 * source.arena}
-    return sizes | {"dense_table_bytes": dense.table_bytes, "dense_arena_bytes": 4 * dense.arena}
+    sizes |= {"dense_table_bytes": dense.table_bytes, "dense_arena_bytes": 4 * dense.arena}
+    return {**sizes, "images": len(images), "difference": difference}
 
 
 def add_runtimes(measured: Path, home: Path) -> list[str]:

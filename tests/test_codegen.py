@@ -1,6 +1,7 @@
 """Generated C against ONNX Runtime and JAX, on graphs of all kinds."""
 
 import ctypes
+import dataclasses
 import os
 import shutil
 import subprocess
@@ -58,8 +59,8 @@ class Graph:
         return model
 
 
-def to_source(proto):
-    return codegen.source_of(proto, "net")
+def to_source(proto, choices=None):
+    return codegen.source_of(proto, "net", choices)
 
 
 @pytest.fixture(scope="session")
@@ -67,9 +68,9 @@ def cache(tmp_path_factory):
     return tmp_path_factory.mktemp("compiled")
 
 
-def check(proto, cache, n=3, tolerance=1e-5):
+def check(proto, cache, n=3, tolerance=1e-5, choices=None):
     """Compiles a graph and compares it with ONNX Runtime; the guard behind the arena stays as it was."""
-    source, shape = to_source(proto)
+    source, shape = to_source(proto, choices)
     compiled = build.build(source, input_shape=shape, threads=1, cache=cache)
     x = np.random.default_rng(1).normal(size=(n, *shape)).astype(np.float32)
     session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
@@ -201,6 +202,18 @@ def test_a_residual_network(cache):
     check(residual().proto(), cache)
 
 
+@pytest.mark.parametrize("choice", [field.name for field in dataclasses.fields(codegen.Choices)])
+def test_answers_are_the_same_whatever_is_done_for_speed(cache, choice, monkeypatch):
+    choices = codegen.Choices(**{choice: False})
+    monkeypatch.setattr(lower, "TILE_FROM_BYTES", 0)
+    monkeypatch.setattr(lower, "TILE_FROM_WORK", 0)
+    texts = []
+    for proto in (residual().proto(), linear_network().proto()):
+        check(proto, cache, choices=choices)
+        texts += [codegen.source_of(proto, "net", way)[0].code for way in (choices, None)]
+    assert texts[0] != texts[1] or texts[2] != texts[3]  # the choice matters to one of them
+
+
 @pytest.mark.parametrize("dead", [0, 1])
 def test_networks_with_a_dead_end(cache, dead):
     graph = Graph((4,))
@@ -278,7 +291,7 @@ def test_dead_and_constant_units_vanish():
     graph.add("Gemm", graph.constant(first), graph.constant(np.array([0, 2, 0], np.float32))).add("Relu")
     graph.add("Gemm", graph.constant(np.array([[1], [10], [0]], np.float32)), graph.constant(np.float32([0.5])))
     program = frontend.read(graph.proto())
-    needed = optimise.optimise(program)
+    needed = optimise.optimise(program, codegen.Choices())
     hidden, answer = program.ops
     assert needed["x"].tolist() == [True, False]
     assert needed[hidden.output].tolist() == [True, False, False]
@@ -292,7 +305,7 @@ def test_pooling_and_functions_are_fused():
     graph.add("Conv", graph.weight(2, 1, 3, 3)).add("Relu").add("MaxPool", kernel_shape=[2, 2], strides=[2, 2])
     graph.add("Transpose", perm=[0, 2, 3, 1]).add("Relu").add("Flatten")
     program = frontend.read(graph.proto())
-    optimise.optimise(program)
+    optimise.optimise(program, codegen.Choices())
     assert [type(op).__name__ for op in program.ops] == ["Conv", "View", "View"]
     assert program.ops[0].pool is not None
     assert program.ops[0].after == [("relu",), ("relu",)]
@@ -303,7 +316,7 @@ def test_the_arena_is_shared():
     for _ in range(6):
         graph.add("Conv", graph.weight(4, 4, 3, 3), pads=[1, 1, 1, 1])
     program = frontend.read(graph.proto())
-    plan = lower.lower(program, optimise.optimise(program))
+    plan = lower.lower(program, optimise.optimise(program, codegen.Choices()), codegen.Choices())
     assert plan.arena < 0.4 * sum(buffer.size for buffer in plan.buffers.values())
     for a in plan.buffers.values():
         for b in plan.buffers.values():

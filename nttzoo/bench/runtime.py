@@ -17,7 +17,6 @@ import numpy as np
 
 from nttzoo import architectures, codegen, console, cost, export, pruning, zoo
 from nttzoo.bench.measure import milliseconds, run_peer
-from nttzoo.errors import OptionError
 from nttzoo.provenance import origin
 
 BATCHES = (1, 64)
@@ -177,10 +176,12 @@ def _measure(case: Case, peer_python: str | None) -> dict[str, Any]:
     }
 
 
-def table(result: dict[str, Any], *, batch: int, threads: int) -> str:
+def tables(result: dict[str, Any]) -> str:
     """Microseconds per image in each runtime, and how many times faster than the dense network in ONNX Runtime."""
-    if batch not in BATCHES or threads not in THREADS:
-        raise OptionError(f"batch is one of {BATCHES}, threads one of {THREADS}.")
+    return "\n\n".join(_table(result, batch=batch, threads=threads) for batch in BATCHES for threads in THREADS)
+
+
+def _table(result: dict[str, Any], *, batch: int, threads: int) -> str:
     dense = {row["architecture"]: row for row in result["cases"] if row["density"] == 1}
     names = list(result["cases"][0]["milliseconds"][str(batch)][str(threads)])
     rows = []

@@ -236,7 +236,7 @@ def speedup(options: argparse.Namespace) -> None:
 def bench(options: argparse.Namespace) -> None:
     """Measures and prints; the file is written first."""
     from nttzoo import plots, provenance
-    from nttzoo.bench import ntk, runtime, search, train
+    from nttzoo.bench import codegen, ntk, runtime, search, train
 
     if options.out:
         provenance.check_writable(options.out)
@@ -248,6 +248,8 @@ def bench(options: argparse.Namespace) -> None:
         result = runtime.run(options.names, peer_python=options.peer_python)
         if options.out:
             plots.runtimes(result, Path(options.out).with_suffix(".png"))
+    elif options.what == "codegen":
+        result = codegen.run()
     elif options.what == "search":
         result = search.run()
     elif options.what == "train":
@@ -256,7 +258,8 @@ def bench(options: argparse.Namespace) -> None:
         result = ntk.run(peer_python=options.peer_python, growth=options.growth)
     if options.out:
         provenance.write_json(options.out, result)
-    if options.what == "runtime" and not options.json:
-        print("\n\n".join(runtime.table(result, batch=b, threads=t) for b in runtime.BATCHES for t in runtime.THREADS))
+    tables = {"runtime": runtime.tables, "codegen": codegen.tables}
+    if options.what in tables and not options.json:
+        print(tables[options.what](result))
     else:
         print(json.dumps(result, indent=1))

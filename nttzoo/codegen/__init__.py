@@ -22,9 +22,10 @@ with export.onnx_packages():
 
     from nttzoo.codegen import build, emit, frontend, lower, optimise
     from nttzoo.codegen.build import Compiled
+    from nttzoo.codegen.choices import Choices
     from nttzoo.codegen.source import Source
 
-__all__ = ["Compiled", "ExportedC", "Source", "compile", "export_c", "to_source"]
+__all__ = ["Choices", "Compiled", "ExportedC", "Source", "compile", "export_c", "to_source"]
 
 # An NNX model, a published network's name, the Path of a search, or the Path of an .onnx file
 Model = nnx.Module | str | Path
@@ -86,15 +87,17 @@ def compile(
     threads: int | None = None,
     weights: zoo.Weights = "trained",
     input_shape: tuple[int, ...] | None = None,
+    choices: Choices | None = None,
 ) -> Compiled:
     """A callable on numpy arrays [n, ...], built by the system's C compiler and kept for next time.
 
-    `threads` (default: all cores) share the examples of a batch.
+    `threads` (default: all cores) share the examples of a batch. `choices`: what the generator does for speed (default:
+    everything).
     """
     threads = threads or os.cpu_count() or 1
     if threads < 1:
         raise OptionError(f"threads is {threads}; it must be 1 or more.")
-    source, shape = to_source(model, name=None, weights=weights, input_shape=input_shape)
+    source, shape = source_of(_proto(model, weights, input_shape), choices=choices)
     return build.build(source, input_shape=shape, threads=threads)
 
 
@@ -109,18 +112,21 @@ def to_source(
     return source_of(_proto(model, weights, input_shape), name)
 
 
-def source_of(proto: onnx.ModelProto, name: str | None = None) -> tuple[Source, tuple[int, ...]]:
+def source_of(
+    proto: onnx.ModelProto, name: str | None = None, choices: Choices | None = None
+) -> tuple[Source, tuple[int, ...]]:
     """(C source, shape of one input) of an ONNX graph."""
+    choices = choices or Choices()
     program = frontend.read(proto)
-    needed = optimise.optimise(program)
-    plan = lower.lower(program, needed)
+    needed = optimise.optimise(program, choices)
+    plan = lower.lower(program, needed, choices)
     shape = program.shapes[program.source]
     sizes = [_size(program.shapes[value]) for value in (program.source, program.target)]
     ours = proto.producer_name == "nttzoo"  # others may mean something else by the same words
     about = {entry.key: entry.value for entry in proto.metadata_props if ours}
     known: dict[str, Any] = {key: json.loads(about[key]) for key in ("mean", "std", "classes") if key in about}
     known["shape"] = "".join(f"[{size}]" for size in shape)
-    return emit.emit(plan, name or about.get("name") or "network", sizes[0], sizes[1], known), shape
+    return emit.emit(plan, name or about.get("name") or "network", sizes[0], sizes[1], known, choices), shape
 
 
 def _size(shape: tuple[int, ...]) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from nttzoo.codegen import blocks, kernels
+from nttzoo.codegen.choices import Choices
 from nttzoo.codegen.ir import Function
 from nttzoo.codegen.plan import INPUT, OUTPUT, Dense, Dots, Normalised, Plan, Pooling, Pools, Runs, Step, Sums
 from nttzoo.codegen.source import Metadata, Source, float_literal, header, identifier, metadata_tables
@@ -16,13 +17,13 @@ from nttzoo.codegen.source import Metadata, Source, float_literal, header, ident
 Rows = list[tuple[float, np.ndarray, np.ndarray]]  # bias, places, weights
 
 
-def emit(plan: Plan, name: str, inputs: int, outputs: int, about: Metadata) -> Source:
+def emit(plan: Plan, name: str, inputs: int, outputs: int, about: Metadata, choices: Choices) -> Source:
     """The C source of a plan; `about` may hold mean, std, classes and the input's shape."""
     name = identifier(name)
     writer = Writer(plan)
     steps = [writer.step(step) for step in plan.steps]
     calls = [f"    {writer.call(step)};" for step in plan.steps]
-    blocked = blocks.possible(plan)
+    blocked = choices.block and blocks.possible(plan)
     batch_arena = blocks.arena(plan, inputs) if blocked else plan.arena
     block_functions, block_lines = blocks.emit(plan, writer, inputs, outputs) if blocked else ([], [])
     body = [

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from nttzoo.codegen.choices import Choices
 from nttzoo.codegen.ir import Conv, Linear, Map, Op, Pair, Pool, Program, Softmax, View, conv_planes
 from nttzoo.codegen.plan import (
     INPUT,
@@ -32,13 +33,14 @@ TILE_FROM_WORK = 16
 TILE = 50  # floats: with the rest of a row about four of the widest vectors
 
 
-def lower(program: Program, needed: dict[str, np.ndarray]) -> Plan:
+def lower(program: Program, needed: dict[str, np.ndarray], choices: Choices) -> Plan:
     """The plan of an optimised program; `needed` says which elements of each value matter."""
-    return _Lowering(program, needed).plan()
+    return _Lowering(program, needed, choices).plan()
 
 
 class _Lowering:
-    def __init__(self, program: Program, needed: dict[str, np.ndarray]):
+    def __init__(self, program: Program, needed: dict[str, np.ndarray], choices: Choices):
+        self.choices = choices
         self.program = program
         self.needed = needed
         self.steps: list[Step] = []
@@ -104,7 +106,9 @@ class _Lowering:
             pooling = _pooling(op.pool, (height, width), row, self.program.shapes[op.output][1:])
             out, out_row, stride = pooling.out, pooling.out[1], pooling.out[0] * pooling.out[1]
         work = sum(len(offsets) for _, offsets, _ in planes) / max(len(planes), 1)
-        tile = _tile_rows((height, width), row, self.buffers[place].size, work, pooling)
+        tile = height
+        if self.choices.tile:
+            tile = _tile_rows((height, width), row, self.buffers[place].size, work, pooling)
         if pooling:
             scratch = self.new_buffer(f"{op.name}.plane", tile * row)
         buffer = self.new_buffer(op.output, len(kept) * stride)

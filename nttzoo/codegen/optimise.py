@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from nttzoo.codegen.choices import Choices
 from nttzoo.codegen.ir import Conv, Function, Linear, Map, Op, Pool, Program, Softmax, View
 
 
-def optimise(program: Program) -> dict[str, np.ndarray]:
+def optimise(program: Program, choices: Choices) -> dict[str, np.ndarray]:
     """Improves a program in place; returns {value: which of its elements are needed} (bool, of the value's shape)."""
-    fuse(program)
+    if choices.fuse:
+        fuse(program)
+    if not choices.trim:
+        return {name: np.ones(shape, bool) for name, shape in program.shapes.items()}
     fold_constants(program)
     return find_needed(program)
 

@@ -1,0 +1,15 @@
+"""What the generator does for speed: `Choices`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Choices:
+    """All of it pays somewhere (results/bench_codegen.json); to leave a part out is for measuring what it is worth."""
+
+    fuse: bool = True  # functions and pooling are done by the layer before them, plane by plane
+    trim: bool = True  # units that reach no output, or that no input reaches, are not computed
+    tile: bool = True  # large convolutions make a few rows of all planes at a time
+    block: bool = True  # networks of linear layers take many examples of a batch at a time
