@@ -1,8 +1,8 @@
 """A drop-in for `jax.lax.conv_general_dilated` that is fast on every backend.
 
 On GPU and TPU it is XLA's own convolution. XLA's CPU convolution runs far below the speed of its matrix products, and
-inside a loop a hundred times slower still, so on the CPU patches are unfolded and multiplied, a few images at a time,
-so that they never leave the cache.
+inside a loop a hundred times slower still. So on the CPU windows of 3x3 go Winograd's way; for others patches are
+unfolded and multiplied, a few images at a time, so that they never leave the cache.
 
 A convolution and its two transposes, with respect to the images and to the kernel, are closed under differentiation:
 each is bilinear and the transposes of each are the others. As three JAX primitives they are fast at every order.
@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -24,10 +26,28 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, Float
 
+from nttzoo import winograd
+
 Ints = tuple[int, ...]
 
 # Unfolded patches of this many bytes stay in the cache between being written and being multiplied.
 CHUNK_BYTES = 8 * 2**20
+# With fewer channels Winograd's transforms take longer than the products that they save; with larger tiles than this,
+# memory holds them up.
+WINOGRAD_CHANNELS = 16
+WINOGRAD_BYTES = 2**28
+
+_unfolding: ContextVar[bool] = ContextVar("unfolding", default=False)
+
+
+@contextmanager
+def unfolding() -> Iterator[None]:
+    """Convolutions traced herein unfold their images: for those who need the patches anyway, and get them for free."""
+    token = _unfolding.set(True)
+    try:
+        yield
+    finally:
+        _unfolding.reset(token)
 
 
 def conv_general_dilated(
@@ -52,10 +72,19 @@ def conv_general_dilated(
         padded = pad(lhs, rhs.shape[:space], strides, padding, inner, holes)
         window = Window(rhs.shape[:space], strides, holes, padded.shape[1:-1], feature_group_count)
         if all(n > 0 for n in window.out):  # else the window is larger than the images
-            return conv_p.bind(padded, rhs, window=window)
+            quick = not _unfolding.get() and _suits_winograd(window, len(lhs), lhs.shape[-1], rhs.shape[-1], lhs.dtype)
+            return conv_p.bind(padded, rhs, window=replace(window, winograd=quick))
     return lax.conv_general_dilated(
         lhs, rhs, strides, padding, inner, holes, dimension_numbers, feature_group_count, **options
     )
+
+
+def _suits_winograd(window: Window, n: int, channels: int, outputs: int, dtype: Any) -> bool:
+    """Whether Winograd's way is open, and shorter; numbers of half precision would lose too much on it."""
+    plain = window.size == (3, 3) and window.strides == window.holes == (1, 1) and window.groups == 1
+    size = jnp.finfo(dtype).bits // 8
+    tiles = 4 * n * math.prod(window.out) * (channels + outputs) * size
+    return plain and min(channels, outputs) >= WINOGRAD_CHANNELS and size >= 4 and tiles <= WINOGRAD_BYTES
 
 
 def _channels_last(space: int) -> lax.ConvDimensionNumbers:
@@ -90,6 +119,7 @@ class Window:
     holes: Ints
     space: Ints
     groups: int = 1
+    winograd: bool = False  # how to compute it, and its transposes
 
     @property
     def out(self) -> Ints:
@@ -127,6 +157,8 @@ def fold(patches: Float[Array, "n *out k c"], window: Window) -> Float[Array, "n
 
 def _conv(x: Array, kernel: Array, *, window: Window) -> Array:
     """Images [n, *space, c], kernel [*size, c / groups, o] -> [n, *out, o]."""
+    if window.winograd:
+        return winograd.conv(x, kernel)
 
     def few(x: Array) -> Array:
         product = _multiply("pgk,gko->pgo", _grouped_patches(x, window), _grouped_kernel(kernel, window))
@@ -137,6 +169,8 @@ def _conv(x: Array, kernel: Array, *, window: Window) -> Array:
 
 def _conv_to_images(g: Array, kernel: Array, *, window: Window) -> Array:
     """The transpose with respect to the images: g [n, *out, o], kernel -> [n, *space, c]."""
+    if window.winograd:
+        return winograd.conv_to_images(g, kernel)
     groups, taps, channels = window.groups, math.prod(window.size), kernel.shape[-2] * window.groups
 
     def few(g: Array) -> Array:
@@ -150,6 +184,8 @@ def _conv_to_images(g: Array, kernel: Array, *, window: Window) -> Array:
 
 def _conv_to_kernel(x: Array, g: Array, *, window: Window) -> Array:
     """The transpose with respect to the kernel: x [n, *space, c], g [n, *out, o] -> [*size, c / groups, o]."""
+    if window.winograd:
+        return winograd.conv_to_kernel(x, g)
     n, groups, channels, outputs = len(x), window.groups, x.shape[-1], g.shape[-1]
 
     def few(x: Array, g: Array) -> Array:

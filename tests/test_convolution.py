@@ -1,3 +1,4 @@
+from contextlib import nullcontext
 from unittest import mock
 
 import jax
@@ -8,7 +9,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from jax import lax
 
-from nttzoo import convolution
+from nttzoo import convolution, winograd
 from nttzoo.convolution import conv_general_dilated
 
 
@@ -45,8 +46,53 @@ def convolutions(draw):
 @settings(max_examples=8, phases=[Phase.generate])  # shapes are small already; shrinking compiles each
 @given(convolutions(), st.sampled_from([1, 400, convolution.CHUNK_BYTES]))
 def test_values_and_derivatives_are_those_of_lax(drawn, chunk_bytes):
-    options, x_shape, kernel_shape = drawn
-    with jax.enable_x64(True), mock.patch.object(convolution, "CHUNK_BYTES", chunk_bytes):
+    with mock.patch.object(convolution, "CHUNK_BYTES", chunk_bytes):
+        check_values_and_derivatives(*drawn)
+
+
+@settings(max_examples=5, phases=[Phase.generate])
+@given(st.tuples(*[st.integers(3, 8)] * 2), st.sampled_from(["SAME", "VALID"]), st.sampled_from([1, 4]))
+def test_values_and_derivatives_by_winograd_are_those_of_lax(size, padding, n):
+    options = {"window_strides": (1, 1), "padding": padding, "dimension_numbers": channels_last(2)}
+    with (
+        mock.patch.object(convolution, "WINOGRAD_CHANNELS", 1),
+        mock.patch.object(winograd, "PIECES", 4),
+        mock.patch.object(winograd, "conv", wraps=winograd.conv) as used,
+    ):
+        check_values_and_derivatives(options, (n, *size, 2), (3, 3, 2, 3))
+    assert used.called
+
+
+def test_winograd_in_single_precision_at_its_usual_sizes():
+    x, kernel = (jnp.asarray(draw_array(*drawn), jnp.float32) for drawn in ((0, (2, 13, 12, 16)), (1, (3, 3, 16, 32))))
+    options = {"window_strides": (1, 1), "padding": "SAME", "dimension_numbers": channels_last(2)}
+
+    def everything(conv):
+        return jax.value_and_grad(lambda x, k: jnp.sin(conv(x, k, **options)).sum(), (0, 1))(x, kernel)
+
+    with mock.patch.object(winograd, "conv_to_kernel", wraps=winograd.conv_to_kernel) as used:
+        ours = everything(conv_general_dilated)
+    assert used.called
+    for got, expected in zip(*map(jax.tree.leaves, (ours, everything(lax.conv_general_dilated))), strict=True):
+        assert np.abs(got - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("where", ["half precision", "few channels", "much memory", "patches are wanted"])
+def test_where_winograd_does_not_pay_patches_are_unfolded(where, monkeypatch):
+    dtype = jnp.bfloat16 if where == "half precision" else jnp.float32
+    channels = 4 if where == "few channels" else 16
+    x, kernel = jnp.ones((2, 5, 5, channels), dtype), jnp.ones((3, 3, channels, 16), dtype)
+    if where == "much memory":
+        monkeypatch.setattr(convolution, "WINOGRAD_BYTES", 1000)
+    monkeypatch.setattr(winograd, "conv", None)  # would fail
+    around = convolution.unfolding() if where == "patches are wanted" else nullcontext()
+    with around:
+        y = conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=channels_last(2))
+    assert (y == 9 * channels).all()
+
+
+def check_values_and_derivatives(options, x_shape, kernel_shape):
+    with jax.enable_x64(True):
         arrays = [draw_array(seed, shape) for seed, shape in enumerate([x_shape, kernel_shape] * 2)]
 
         def everything(conv, x, kernel, dx, dkernel):

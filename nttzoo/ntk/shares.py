@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Integer
 
+from nttzoo import convolution
 from nttzoo.nn import Path, merge_params, path_name, split_params
 from nttzoo.ntk.exchange import Exchange
 from nttzoo.ntk.layers import Rows, Share, at_masked_point, has_rule, share_of
@@ -47,7 +48,8 @@ def shares(
         seen.extend(calls)
         return y, [call.inputs for call in calls]
 
-    y, pull, inputs = jax.vjp(with_inputs, zeros, has_aux=True)
+    with convolution.unfolding():  # the shares of convolutions are made of patches
+        y, pull, inputs = jax.vjp(with_inputs, zeros, has_aux=True)
     chosen = jnp.eye(y.shape[1], dtype=y.dtype)
     if outputs is not None:
         chosen = chosen[outputs]
