@@ -19,15 +19,18 @@ from nttzoo.bench.measure import milliseconds
 from nttzoo.objective import behaviour, ntt_loss
 from nttzoo.provenance import origin
 from nttzoo.search import SearchConfig
+from nttzoo.search.config import Plan
 from nttzoo.search.devices import make_mesh
 from nttzoo.search.loop import prepare
 
 # architecture, data set of its recipe, outputs sampled (None: all), steps per measurement
 CASES: list[tuple[str, str, int | None, int]] = [
     ("lenet300", "mnist", None, 100),
+    ("lenet5", "mnist", None, 4),
     ("lenet5", "mnist", 2, 10),
     ("conv4", "cifar10", 1, 3),
 ]
+IMAGES = {"mnist": 60_000, "cifar10": 50_000}
 DEVICES = (2, 4, 8)
 COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "reduce-scatter", "collective-permute")
 
@@ -63,7 +66,14 @@ def overhead(model: str, data: str, outputs: int | None, steps: int) -> dict[str
         )
         chunk = milliseconds(lambda: jax.block_until_ready(students.advance(states, 0, steps)), repeats=2)
         in_loop = min(in_loop, chunk / steps)
-    return {"loop_ms": round(in_loop, 2), "bare_ms": round(alone, 2), "overhead": round(in_loop / alone - 1, 3)}
+    whole = Plan.of(students.recipe, IMAGES[data]).steps
+    return {
+        "loop_ms": round(in_loop, 2),
+        "bare_ms": round(alone, 2),
+        "overhead": round(in_loop / alone - 1, 3),
+        "search_steps": whole,
+        "search_minutes": round(whole * in_loop / 60_000, 1),
+    }
 
 
 def collectives(model: str, data: str, outputs: int | None, devices: int, batch: int) -> dict[str, Any]:
@@ -109,5 +119,8 @@ def run() -> dict[str, Any]:
                 talk = alone("collectives", model, data, outputs, devices, batch, devices=devices)
                 talks.append({**case, "devices": devices, "batch": batch, "per_step": talk})
                 bar.update(task, advance=1, note=f"{model} on {devices} devices")
-    what = "a search's step in its loop beside its parts alone; bytes that each device gets per step, by collective"
+    what = (
+        "a search's step in its loop beside its parts alone, and the minutes of the recipe's steps at that pace; bytes "
+        "that each device gets per step, by collective"
+    )
     return {"what": what, "loop": loops, "communication": talks, **origin()}
