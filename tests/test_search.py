@@ -328,6 +328,21 @@ def test_a_folder_with_other_things_is_left_alone(tmp_path):
     assert (tmp_path / "thesis.tex").exists()
 
 
+def test_going_on_with_other_devices_is_said(tmp_path):
+    def go_on():
+        journal = search.Journal(tmp_path)
+        search.transfer(teacher(), images(), config(mask_every=100), journal=journal, progress=False)
+        journal.close()
+
+    go_on()
+    go_on()
+    lines = (tmp_path / "metrics.jsonl").read_text()
+    assert '"devices": 1' in lines
+    (tmp_path / "metrics.jsonl").write_text(lines.replace('"devices": 1', '"devices": 8'))
+    with pytest.warns(UserWarning, match="had 8 device.* goes on with 1"):
+        go_on()
+
+
 def test_what_a_kill_leaves_of_the_first_file_does_not_lock_the_folder(tmp_path):
     (tmp_path / ".config.json.part").write_text("{")
     claim(tmp_path, {"seed": 1})

@@ -99,6 +99,7 @@ def test_a_dry_run_prints_plan_memory_and_time_and_writes_nothing(capsys, tmp_pa
         (["--recipe", "gradul"], "Did you mean 'gradual'"),
         (["--batch-size", "63"], "for example 62 or 64"),
         (["--density", "3"], "0.03 keeps 3 %"),
+        (["--density", "0.0001"], "needs a density of at least"),
         (["--devices", "9"], "choose 1 to 1"),
         (["--data", "cifar10", "--model", "conv4", "--data-dir", "nowhere"], "Two ways to get it"),
     ],

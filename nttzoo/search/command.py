@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from nttzoo import architectures, checkpoint, console, cost, data, masks, provenance
 from nttzoo.data import standardise
-from nttzoo.search.config import Plan, SearchConfig
+from nttzoo.search.config import SearchConfig
 from nttzoo.search.devices import is_first, make_mesh, together
 from nttzoo.search.journal import Journal
 from nttzoo.search.loop import SAVE_SECONDS, Found, prepare, transfer
@@ -77,11 +77,10 @@ def run(
     folder = Path(out) if out else Path("runs") / config.name
     journal = Journal(folder, fresh=fresh)
     teacher, images, preprocess = together(lambda: ingredients(config, data_dir, download))
-    make_mesh(devices, config.recipe.batch_size)
-    Plan.of(config.recipe, len(images))  # both refuse an unfitting config before the folder is touched
     try:
-        journal.claim(config.to_dict())
-        if not (folder / "summary.json").exists():
+        if (folder / "summary.json").exists() and not fresh:
+            journal.claim(config.to_dict())  # another run's is refused
+        else:
             began = time.perf_counter()
             found = transfer(
                 teacher,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -72,9 +73,10 @@ def transfer(
     mesh = make_mesh(devices, config.recipe.batch_size)
     students, plan = prepare(teacher, images, config, preprocess, mesh)
     state = students.start()
-    journal.claim(config.to_dict())
+    journal.claim(config.to_dict())  # an unfitting config was refused before: it leaves no folder behind
     before = students.evaluate(state)
     state, step = journal.go_on(state)
+    _compare_devices(journal, students)
     if folder := journal.folder:
         # Two states are kept while a third one is written; a run that goes on has two already.
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
@@ -103,6 +105,17 @@ def prepare(
     evaluation = images[held] if plan.held_out else images[searched[:EVALUATION_IMAGES]]
     nothing: Preprocess = lambda batch: batch  # noqa: E731
     return Students(teacher, images[searched], evaluation, config, plan, preprocess or nothing, mesh), plan
+
+
+def _compare_devices(journal: Journal, students: Students) -> None:
+    """Says so if the run goes on with another number of devices than it had."""
+    before = journal.lines[-1].get("devices", students.devices) if journal.lines else students.devices
+    if before != students.devices and is_first():
+        warnings.warn(
+            f"this run had {before} device(s) and goes on with {students.devices}: it ends as it would have up to "
+            "rounding, not bit for bit.",
+            stacklevel=3,
+        )
 
 
 def _run(students: Students, state: States, step: int, journal: Journal, save_every: float, progress: bool) -> States:
@@ -153,7 +166,7 @@ def _report(students: Students, state: States, step: int, journal: Journal) -> d
     evaluates = step in (0, plan.steps) or (step // recipe.mask_every) % max(events // EVALUATIONS, 1) == 0
     held = students.evaluate(state) if evaluates else None
     since = step - (step - 1) // recipe.mask_every * recipe.mask_every
-    line: dict[str, Any] = {"step": step, "students": {}}
+    line: dict[str, Any] = {"step": step, "devices": students.devices, "students": {}}
     for i, (target, one) in enumerate(zip(students.config.targets, state, strict=True)):
         density = plan.density(target.density, plan.mask_before(step))
         entry: dict[str, Any] = {"churn": int(one.churn), "density": density}

@@ -95,6 +95,7 @@ class Students:
         self.config, self.plan, self.recipe, self.mesh = config, plan, config.recipe, mesh
         self.preprocess = preprocess
         self.optimizer = optax.adam(self.recipe.learning_rate)
+        self.devices = mesh.size if mesh else 1
         self.exchange = Exchange(AXIS, mesh.size) if mesh else None
         teacher = sparsify(teacher)
         teacher.eval()
