@@ -12,7 +12,8 @@ import nttzoo
 from nttzoo import nn, pruning
 from nttzoo.errors import ModelError, OptionError, ShapeError
 from nttzoo.ntk import empirical_ntk, kernel_distance
-from nttzoo.ntk.shares import dense_rows
+from nttzoo.ntk.kernel import _block_sizes
+from nttzoo.ntk.shares import dense_rows, shares
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -91,9 +92,9 @@ def test_a_custom_product_is_not_taken_for_the_ordinary_one():
     close(empirical_ntk(model, x), by_jacrev(model, x, x, "active"))
 
 
-@pytest.mark.parametrize("name", ["lenet5", "gru"])
+@pytest.mark.parametrize(("name", "for_one_example"), [("lenet5", 5_000_000), ("gru", 20_000)])
 @pytest.mark.parametrize("outputs", ["full", "trace"])
-def test_blocks_give_the_same_kernel_and_gradient(name, outputs):
+def test_blocks_give_the_same_kernel_and_gradient(name, for_one_example, outputs):
     model, x1, x2 = networks.build(name)
     graph, params, rest = nnx.split(model, nnx.Param, ...)
 
@@ -102,10 +103,14 @@ def test_blocks_give_the_same_kernel_and_gradient(name, outputs):
         return jnp.sin(empirical_ntk(merged, x1, x2, outputs=outputs, memory=memory)).sum()
 
     step = jax.jit(jax.value_and_grad(total), static_argnums=1)
-    whole, tiny = (step(params, memory) for memory in (2**30, 1))
-    close(tiny[0], whole[0])
-    for one, two in zip(jax.tree.leaves(tiny[1]), jax.tree.leaves(whole[1]), strict=True):
-        close(one, two)
+    # All at once; one example at a time; one output of one example at a time.
+    memories = (2**30, for_one_example, 1)
+    sizes = [_block_sizes(model, x1, None, False, memory, shares) for memory in memories]
+    assert [(size.few, size.outputs == size.all_outputs) for size in sizes[1:]] == [(1, True), (1, False)]
+    whole, *others = (step(params, memory) for memory in memories)
+    for blocks in others:
+        for one, two in zip(jax.tree.leaves(blocks), jax.tree.leaves(whole), strict=True):
+            close(one, two)
 
 
 @pytest.mark.parametrize("name", ["lenet300", "lenet5", "residual"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -63,13 +63,22 @@ def kernel_blocks(
     memory: int | None = None,
     find_shares: FindShares = shares,
 ) -> Array:
-    """The kernel of the chosen outputs, whole if it fits the memory, else in blocks of examples."""
-    sizes = _block_sizes(model, x1, chosen, active, memory or default_memory(), find_shares)
+    """The kernel of the chosen outputs, whole if it fits the memory, else in blocks of examples, and of outputs."""
     graph, params, rest = split_params(model)
-    other = None if x1 is x2 else x2
-    return _kernel(
-        params, rest, x1, other, chosen, graph=graph, sizes=sizes, trace=trace, active=active, find=find_shares
+    sizes = _block_sizes(model, x1, chosen, active, memory or default_memory(), find_shares)
+    kernel = partial(
+        _kernel,
+        *(params, rest, x1, None if x1 is x2 else x2),
+        **{"graph": graph, "sizes": (sizes.few, sizes.many), "trace": trace, "active": active, "find": find_shares},
     )
+    if sizes.outputs == sizes.all_outputs:
+        return kernel(chosen, None)
+    blocks = (jnp.arange(sizes.all_outputs) if chosen is None else chosen).reshape(-1, sizes.outputs)
+    if trace:
+        return lax.map(lambda one: kernel(one, None), blocks).sum(0)
+    found = lax.map(lambda one: lax.map(lambda two: kernel(one, two), blocks), blocks)  # [i, j, n1, n2, r, r]
+    whole = found.transpose(2, 3, 0, 4, 1, 5)
+    return whole.reshape(*whole.shape[:2], sizes.all_outputs, sizes.all_outputs)
 
 
 # Compiled as a whole, also when it is called eagerly: operation by operation it would be slow and hungry.
@@ -80,6 +89,7 @@ def _kernel(
     x1: Array,
     x2: Array | None,
     chosen: Array | None,
+    other: Array | None,
     *,
     graph: Any,
     sizes: tuple[int, int],
@@ -87,13 +97,14 @@ def _kernel(
     active: bool,
     find: FindShares,
 ) -> Array:
+    """Between the chosen outputs for x1 and the `other` ones (None: the same) for x2 (None: x1)."""
     columns = x1 if x2 is None else x2
     few, many = sizes
-    if len(x1) + len(columns) <= 2 * few:
+    if len(x1) + len(columns) <= 2 * few and other is None:
         model = merge_params(graph, params, rest)
         return sum(pair_shares(model, x1, columns, chosen, trace, active, find)[1].values())  # type: ignore[return-value]
 
-    def rows_of(params: Any, x: Array) -> dict[Path, Share]:
+    def rows_of(params: Any, x: Array, chosen: Array | None) -> dict[Path, Share]:
         found = find(merge_params(graph, params, rest), x, chosen, active=active)[1]
         return {path: as_rows(share) for path, share in found.items()}
 
@@ -101,13 +112,13 @@ def _kernel(
     # backward pass everything is computed again: keeping it would need the memory that blocks save.
     @jax.checkpoint
     def stripe(params: Any, x: Array) -> Array:
-        masks = {path: getattr(share, "mask", None) for path, share in rows_of(params, x[:few]).items()}
-        found = lax.map(lambda piece: _unmasked(rows_of(params, piece)), _cut(x, few))
+        masks = {path: getattr(share, "mask", None) for path, share in rows_of(params, x[:few], chosen).items()}
+        found = lax.map(lambda piece: _unmasked(rows_of(params, piece, chosen)), _cut(x, few))
         ones = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
 
         @jax.checkpoint
         def block(ones: Any, piece: Array) -> Array:
-            twos = rows_of(params, piece)
+            twos = rows_of(params, piece, chosen if other is None else other)
             parts = (gram(_masked(ones[path], masks[path]), two, trace=trace) for path, two in twos.items())
             return sum(parts)  # type: ignore[return-value]
 
@@ -151,7 +162,7 @@ def outputs_and_kernel(
     if exchange:
         y, kernels = pair_shares(model, x1, x2, chosen, False, active, partial(shares, exchange=exchange))
         return y, exchange.own_rows_of_sum(sum(kernels.values()))  # type: ignore[arg-type]
-    if len(x) > 2 * _block_sizes(model, x1, chosen, active, default_memory(), shares)[0]:
+    if len(x) > 2 * _block_sizes(model, x1, chosen, active, default_memory(), shares).few:
         return nnx.clone(model)(x), kernel_blocks(model, x1, x2, chosen, trace=False, active=active)
     y, kernels = pair_shares(model, x1, x2, chosen, False, active)
     return y, sum(kernels.values())  # type: ignore[return-value]
@@ -191,25 +202,45 @@ def default_memory() -> int:
     return (statistics.get("bytes_limit") or psutil.virtual_memory().total) // 4
 
 
+class _Sizes(NamedTuple):
+    """How many examples may be looked at, how many's rows may be kept, and how many of all outputs, at a time."""
+
+    few: int
+    many: int
+    outputs: int
+    all_outputs: int
+
+
 def _block_sizes(
     model: nnx.Module, x: Array, chosen: Array | None, active: bool, memory: int, find_shares: FindShares
-) -> tuple[int, int]:
-    """(few, many): how many examples may be looked at, and how many's rows may be kept, at a time."""
+) -> _Sizes:
     graph, params, rest = split_params(model)
-
-    def factors(params: Any, example: Array) -> Any:
-        found = find_shares(merge_params(graph, params, rest), example, chosen, active=active)[1]
-        return found, {path: as_rows(share) for path, share in found.items()}
-
     # Two examples, not one: a layer that sees one example may look as if it had no axis of examples at all.
-    found, rows = jax.eval_shape(factors, params, jax.ShapeDtypeStruct((2, *x.shape[1:]), x.dtype))
-    looked_at, kept = (sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(t)) / 2 for t in (found, rows))
+    two = jax.ShapeDtypeStruct((2, *x.shape[1:]), x.dtype)
+    total = jax.eval_shape(lambda x: nnx.clone(model)(x), two).shape[1] if chosen is None else len(chosen)
+
+    def bytes_of_an_example(outputs: int) -> tuple[float, float]:
+        def factors(params: Any, example: Array) -> Any:
+            some = jnp.arange(outputs)
+            found = find_shares(merge_params(graph, params, rest), example, some, active=active)[1]
+            return found, {path: as_rows(share) for path, share in found.items()}
+
+        found, rows = (jax.tree.leaves(tree) for tree in jax.eval_shape(factors, params, two))
+        return tuple(sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) / 2 for leaves in (found, rows))
+
+    # If not even one example fits, fewer of its outputs may: a part of them that leaves no rest.
+    for outputs in (size for size in range(total, 0, -1) if total % size == 0):
+        looked_at, kept = bytes_of_an_example(outputs)
+        if 4 * (looked_at + kept) <= memory:
+            break
     # Each example that is looked at has its factors and rows, and about as much again in passing, for two sides.
     few = max(1, int(memory / (4 * (looked_at + kept))))
     # Half of the memory for the rows that are kept, in whole pieces; the other half for a few at a time.
     few_of_many = max(1, min(few, int(memory / 2 / (4 * (looked_at + kept)))))
     many = max(1, int(memory / 2 / kept) // few_of_many) * few_of_many
-    return (few, few) if len(x) <= few else (few_of_many, min(many, -(-len(x) // few_of_many) * few_of_many))
+    if len(x) <= few:
+        return _Sizes(few, few, outputs, total)
+    return _Sizes(few_of_many, min(many, -(-len(x) // few_of_many) * few_of_many), outputs, total)
 
 
 def check_choice(option: str, value: object, choices: tuple[str, ...]) -> None:
