@@ -43,6 +43,10 @@ class Comparison:
     dropout: bool = True
 
     def __post_init__(self) -> None:
+        for name in ("methods", "densities", "schemes", "seeds"):
+            values = getattr(self, name)
+            if len(set(values)) < len(values):
+                raise OptionError(f"{name} names something twice: {', '.join(map(str, values))}.")
         for method in self.methods:
             if method not in (*recipes.NAMES, *METHODS, "dense"):
                 raise UnknownName("method", method, (*recipes.NAMES, *METHODS, "dense"))
@@ -97,7 +101,7 @@ def run(
     """
     if jobs < 1:
         raise OptionError(f"jobs is {jobs}; it is how many trainings run side by side, 1 or more.")
-    content: dict[str, Any] = {"cases": []}
+    content: dict[str, Any] = {"cases": [], "origins": []}
     if out.exists():
         content = provenance.read_json(out)
         if not comparison.extends(Comparison.from_dict(content["comparison"])):
@@ -110,13 +114,14 @@ def run(
     missing = [case for case in order if case not in done]
     if not missing:
         return content
-    content = {"comparison": comparison.to_dict(), "cases": content["cases"], **provenance.origin()}
+    content = {"comparison": comparison.to_dict(), "cases": content["cases"], "origins": _origins(content)}
     found = _search(comparison, missing, runs, where)
 
     writing = Lock()
 
     def measure(case: Case) -> None:
         measured = {**case, **_train(comparison, case, found, dataset, progress=jobs == 1)}
+        measured["origin"] = len(content["origins"]) - 1
         with writing:
             content["cases"] = sorted([*content["cases"], measured], key=lambda known: order.index(_case_of(known)))
             provenance.write_json(out, content)
@@ -127,6 +132,19 @@ def run(
         for case in missing:
             measure(case)
     return content
+
+
+def origin_of(content: dict[str, Any], case: Case) -> dict[str, Any]:
+    """The command, date, versions and machine that made a case of a comparison."""
+    origins = content.get("origins")
+    return origins[case.get("origin", 0)] if origins else content  # an older file has one, at its top
+
+
+def _origins(content: dict[str, Any]) -> list[dict[str, Any]]:
+    """Those of the earlier cases, and now's."""
+    now = provenance.origin()
+    earlier = content.get("origins", [{key: content[key] for key in now if key in content}])
+    return earlier if now in earlier[-1:] else [*earlier, now]
 
 
 def _case_of(measured: Case) -> Case:
@@ -153,7 +171,9 @@ def _side_by_side(measure: Callable[[Case], None], cases: list[Case], jobs: int)
                 future.result()
                 bar.update(task, advance=1)
         finally:
-            pool.shutdown(cancel_futures=True)  # after Ctrl-C the begun trainings end, no other begins
+            if not all(future.done() for future in futures):
+                bar.update(task, note="stopping: the trainings that have begun go on to their end")
+            pool.shutdown(cancel_futures=True)
 
 
 def _train(

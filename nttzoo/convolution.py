@@ -42,7 +42,7 @@ _unfolding: ContextVar[bool] = ContextVar("unfolding", default=False)
 
 @contextmanager
 def unfolding() -> Iterator[None]:
-    """Convolutions traced herein unfold their images: for those who need the patches anyway, and get them for free."""
+    """Convolutions traced herein unfold their images: tangent kernels, with second derivatives, are faster that way."""
     token = _unfolding.set(True)
     try:
         yield
@@ -82,9 +82,9 @@ def conv_general_dilated(
 def _suits_winograd(window: Window, n: int, channels: int, outputs: int, dtype: Any) -> bool:
     """Whether Winograd's way is open, and shorter; numbers of half precision would lose too much on it."""
     plain = window.size == (3, 3) and window.strides == window.holes == (1, 1) and window.groups == 1
-    size = jnp.finfo(dtype).bits // 8
+    size = jnp.dtype(dtype).itemsize if jnp.issubdtype(dtype, jnp.floating) else 0
     tiles = 4 * n * math.prod(window.out) * (channels + outputs) * size
-    return plain and min(channels, outputs) >= WINOGRAD_CHANNELS and size >= 4 and tiles <= WINOGRAD_BYTES
+    return plain and min(channels, outputs) >= WINOGRAD_CHANNELS and size >= 4 and 0 < tiles <= WINOGRAD_BYTES
 
 
 def _channels_last(space: int) -> lax.ConvDimensionNumbers:
@@ -289,6 +289,10 @@ def _batch_over_images(primitive: Primitive, args: Any, dims: Any, *, window: Wi
     if kernel_axis is not None:
         return _batch_by_loop(primitive, args, dims, window=window)
     images = jnp.moveaxis(images, axis, 0)
+    # Of more images the choice of the way may be another one.
+    count = images.shape[0] * images.shape[1]
+    suits = window.winograd and _suits_winograd(window, count, kernel.shape[-2], kernel.shape[-1], images.dtype)
+    window = replace(window, winograd=suits)
     y = primitive.bind(images.reshape(-1, *images.shape[2:]), kernel, window=window)
     return y.reshape(*images.shape[:2], *y.shape[1:]), 0
 

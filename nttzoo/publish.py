@@ -15,17 +15,16 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from nttzoo import card, checkpoint, codegen, cost, export, masks, provenance, recipes, search, zoo
-from nttzoo.comparison import EVEN, Comparison
+from nttzoo import card, checkpoint, codegen, comparison, cost, export, masks, provenance, recipes, search, zoo
 from nttzoo.data import Dataset
 from nttzoo.errors import ExportError, RunError
 from nttzoo.nn import masked_layers, set_masks
 
 
-def publish(comparison: Path, dataset: Dataset, *, runs: Path, home: Path) -> list[str]:
+def publish(file: Path, dataset: Dataset, *, runs: Path, home: Path) -> list[str]:
     """Writes one entry per density and scheme of a comparison; `runs` holds its searches. Returns the names."""
-    content = provenance.read_json(comparison)
-    asked = Comparison.from_dict(content["comparison"])
+    content = provenance.read_json(file)
+    asked = comparison.Comparison.from_dict(content["comparison"])
     # All are looked at before the first is written.
     entries = [
         _metrics(asked, content, density, scheme, dataset, runs)
@@ -40,7 +39,7 @@ def publish(comparison: Path, dataset: Dataset, *, runs: Path, home: Path) -> li
 
 
 def _metrics(
-    asked: Comparison, content: dict[str, Any], density: float, scheme: str, dataset: Dataset, runs: Path
+    asked: comparison.Comparison, content: dict[str, Any], density: float, scheme: str, dataset: Dataset, runs: Path
 ) -> tuple[dict[str, Any], Path]:
     """What is known of an entry, and the folder of the student that it is."""
     here = [case for case in content["cases"] if case.get("density", density) == density]
@@ -79,7 +78,7 @@ def _metrics(
         "std": [float(value) for value in dataset.std],
         "classes": list(dataset.classes),
         "licence": dataset.licence,
-        **{key: content[key] for key in ("command", "date", "versions", "machine")},
+        **{key: comparison.origin_of(content, best)[key] for key in ("command", "date", "versions", "machine")},
     }
     return metrics, folder
 
@@ -89,8 +88,8 @@ def _compared(cases: list[dict[str, Any]], scheme: str) -> list[dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {}
     for case in cases:
         method = case["method"]
-        if method == "dense" or method in EVEN or case["scheme"] == scheme:
-            own = "-" if method == "dense" else "either" if method in EVEN else scheme
+        if method == "dense" or method in comparison.EVEN or case["scheme"] == scheme:
+            own = "-" if method == "dense" else "either" if method in comparison.EVEN else scheme
             row = rows.setdefault(method, {"method": method, "scheme": own, "test_accuracy": []})
             row["test_accuracy"].append(case["test_accuracy"])
     return list(rows.values())
@@ -125,7 +124,7 @@ def _write_entry(home: Path, metrics: dict[str, Any], student: Path, images: np.
 
 def as_c(file: Path, model: Any, images: np.ndarray) -> dict[str, float]:
     """What a network takes as C, and what it would with all its weights; its answers are compared with the model's."""
-    compiled = codegen.compile(file)
+    compiled = codegen.compile(file, threads=1)
     difference = export.difference(compiled(images), np.asarray(model(jnp.asarray(images))))
     if not difference <= export.TOLERANCE:
         raise ExportError(f"as C the network differs from the model by {difference:.1e} of the largest output.")

@@ -65,7 +65,7 @@ def test_a_comparison_grows_case_by_case_and_goes_on(tmp_path, monkeypatch, caps
     content = json.loads(out.read_text())
     assert content["cases"][0] == first
     assert [case["method"] for case in content["cases"]] == ["ntt", "random"]
-    assert "command" in content
+    assert "command" in comparison.origin_of(content, content["cases"][1])
     shown = capsys.readouterr().out
     assert f"{100 * first['test_accuracy']:.2f}" in shown
 
@@ -74,14 +74,19 @@ def test_a_comparison_grows_case_by_case_and_goes_on(tmp_path, monkeypatch, caps
         comparison.run(other, data.load("mnist5k"), out=out, runs=tmp_path)
 
 
-def test_methods_and_seeds_may_be_added_and_networks_trained_side_by_side(tmp_path):
+def test_methods_and_seeds_may_be_added_and_networks_trained_side_by_side(tmp_path, monkeypatch):
     dataset = data.load("mnist5k")
     values = {**VALUES, "methods": ("random",), "densities": (0.05,), "seeds": (1,), "change": {}}
     where = {"out": tmp_path / "c.json", "runs": tmp_path}
+    monkeypatch.setattr("sys.argv", ["first"])
     (alone,) = comparison.run(comparison.Comparison(**values), dataset, **where)["cases"]
     grown = comparison.Comparison(**{**values, "methods": ("magnitude", "random"), "seeds": (0, 1)})
+    monkeypatch.setattr("sys.argv", ["second"])
     content = comparison.run(grown, dataset, jobs=2, **where)
     assert json.loads(where["out"].read_text()) == content
+    # The first case still says what made it.
+    commands = [comparison.origin_of(content, case)["command"] for case in content["cases"]]
+    assert commands == [*5 * ["python second"], "python first"]
     assert [{key: case[key] for key in measured} for case, measured in zip(content["cases"], grown.cases(), strict=True)
             ] == list(grown.cases())  # fmt: skip
     assert alone in content["cases"]
@@ -92,6 +97,8 @@ def test_methods_and_seeds_may_be_added_and_networks_trained_side_by_side(tmp_pa
     for change in ({"seeds": (0,)}, {"methods": ("random",)}, {"train_epochs": 2}):
         with pytest.raises(RunError, match="Methods and seeds may be added"):
             comparison.run(comparison.Comparison(**{**grown.to_dict(), **change}), dataset, **where)
+    with pytest.raises(OptionError, match="seeds names something twice: 0, 0"):
+        comparison.Comparison(**{**values, "seeds": (0, 0)})
     with pytest.raises(OptionError, match="jobs is 0"):
         comparison.run(grown, dataset, jobs=0, **where)
 

@@ -77,9 +77,28 @@ def test_winograd_in_single_precision_at_its_usual_sizes():
         assert np.abs(got - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("where", ["half precision", "few channels", "much memory", "patches are wanted"])
+@pytest.mark.parametrize("in_axes", [(0, None), (None, 0), (0, 0)], ids=["images", "kernels", "both"])
+@pytest.mark.parametrize("most", [2**28, 30_000], ids=["all", "one at a time"])
+def test_winograd_under_vmap(in_axes, most, monkeypatch):
+    monkeypatch.setattr(convolution, "WINOGRAD_BYTES", most)
+    shapes = (2, 5, 6, 16), (3, 3, 16, 16)
+    arrays = [
+        jnp.asarray(draw_array(i, shape if axis is None else (3, *shape)), jnp.float32)
+        for i, (shape, axis) in enumerate(zip(shapes, in_axes, strict=True))
+    ]
+
+    def many(conv):
+        run = lambda x, k: conv(x, k, (1, 1), "SAME", dimension_numbers=channels_last(2))  # noqa: E731
+        return jax.value_and_grad(lambda x, k: jnp.sin(jax.vmap(run, in_axes)(x, k)).sum(), (0, 1))(*arrays)
+
+    ours, theirs = (jax.tree.leaves(many(conv)) for conv in (conv_general_dilated, lax.conv_general_dilated))
+    for got, expected in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(got, expected, atol=1e-4 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("where", ["integers", "half precision", "few channels", "much memory", "patches are wanted"])
 def test_where_winograd_does_not_pay_patches_are_unfolded(where, monkeypatch):
-    dtype = jnp.bfloat16 if where == "half precision" else jnp.float32
+    dtype = {"integers": jnp.int32, "half precision": jnp.bfloat16}.get(where, jnp.float32)
     channels = 4 if where == "few channels" else 16
     x, kernel = jnp.ones((2, 5, 5, channels), dtype), jnp.ones((3, 3, channels, 16), dtype)
     if where == "much memory":

@@ -81,6 +81,9 @@ def test_a_finished_run_is_not_repeated_and_another_config_is_refused(whole, cap
     code, _, stderr = run(capsys, *SHORT, "--seed", "3", "--out", str(folder))
     assert code == 2
     assert "seed: 0 there, 3 now" in stderr
+    (folder.parent / "thesis").mkdir()
+    (folder.parent / "thesis" / "thesis.tex").touch()
+    assert "not the folder of a run" in run(capsys, *SHORT, "--out", str(folder.parent / "thesis"))[2]
     assert "--fresh" in stderr
 
 

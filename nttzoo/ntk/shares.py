@@ -48,7 +48,7 @@ def shares(
         seen.extend(calls)
         return y, [call.inputs for call in calls]
 
-    with convolution.unfolding():  # the shares of convolutions are made of patches
+    with convolution.unfolding():
         y, pull, inputs = jax.vjp(with_inputs, zeros, has_aux=True)
     chosen = jnp.eye(y.shape[1], dtype=y.dtype)
     if outputs is not None:

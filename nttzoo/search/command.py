@@ -76,11 +76,10 @@ def run(
     """
     folder = Path(out) if out else Path("runs") / config.name
     journal = Journal(folder, fresh=fresh)
-    teacher, images, preprocess = together(lambda: ingredients(config, data_dir, download))
+    journal.check(config.to_dict())
     try:
-        if (folder / "summary.json").exists() and not fresh:
-            journal.claim(config.to_dict())  # another run's is refused
-        else:
+        if fresh or not (folder / "summary.json").exists():
+            teacher, images, preprocess = together(lambda: ingredients(config, data_dir, download))
             began = time.perf_counter()
             found = transfer(
                 teacher,

@@ -38,6 +38,11 @@ class Journal:
         self._fresh = fresh
         self._checkpoints: Checkpoints | None = None
 
+    def check(self, description: dict[str, Any]) -> None:
+        """Says so if the folder cannot be that of the run so described; changes nothing."""
+        if self.folder is not None:
+            together(lambda: _check(self.folder, description, self._fresh) if is_first() else None)  # type: ignore[arg-type]
+
     def claim(self, description: dict[str, Any]) -> None:
         """Makes the folder that of the run so described; if it is another one's, says what differs."""
         if self.folder is not None and self._checkpoints is None:
@@ -110,7 +115,24 @@ def _disk(folder: Path) -> Iterator[None]:
         ) from error
 
 
+def _check(folder: Path, description: dict[str, Any], fresh: bool) -> None:
+    """Raises if the folder is another run's, or no run's at all."""
+    path = folder / "config.json"
+    if path.exists() and not fresh:
+        theirs, ours = _flat(provenance.read_json(path)), _flat(json.loads(json.dumps(description)))
+        differing = [key for key in sorted(theirs | ours) if theirs.get(key) != ours.get(key)]
+        if differing:
+            lines = [f"  {key}: {theirs.get(key)!r} there, {ours.get(key)!r} now" for key in differing]
+            raise RunError(
+                f"{folder} belongs to another run:\n" + "\n".join(lines) + "\n"
+                "Choose another folder, or delete this one (`nttzoo search --fresh` does)."
+            )
+    if folder.is_dir() and not path.exists() and any(not found.name.endswith(".part") for found in folder.iterdir()):
+        raise RunError(f"{folder} is not empty and not the folder of a run. Choose another one.")
+
+
 def _claim(folder: Path, description: dict[str, Any], fresh: bool) -> None:
+    _check(folder, description, fresh)
     path = folder / "config.json"
     if fresh and path.exists():
         for name in CONTENTS:
@@ -122,18 +144,7 @@ def _claim(folder: Path, description: dict[str, Any], fresh: bool) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"cannot make the folder {folder}: {error}. Choose another one.") from error
-    if path.exists():
-        theirs, ours = _flat(provenance.read_json(path)), _flat(json.loads(json.dumps(description)))
-        differing = [key for key in sorted(theirs | ours) if theirs.get(key) != ours.get(key)]
-        if differing:
-            lines = [f"  {key}: {theirs.get(key)!r} there, {ours.get(key)!r} now" for key in differing]
-            raise RunError(
-                f"{folder} belongs to another run:\n" + "\n".join(lines) + "\n"
-                "Choose another folder, or delete this one (`nttzoo search --fresh` does)."
-            )
-    elif any(not found.name.endswith(".part") for found in folder.iterdir()):
-        raise RunError(f"{folder} is not empty and not the folder of a run. Choose another one.")
-    else:
+    if not path.exists():
         provenance.write_json(path, description)
 
 

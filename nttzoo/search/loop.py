@@ -112,8 +112,8 @@ def _compare_devices(journal: Journal, students: Students) -> None:
     before = journal.lines[-1].get("devices", students.devices) if journal.lines else students.devices
     if before != students.devices and is_first():
         warnings.warn(
-            f"this run had {before} device(s) and goes on with {students.devices}: it ends as it would have up to "
-            "rounding, not bit for bit.",
+            f"this run had {before} device(s) and goes on with {students.devices}: not bit for bit what it would have "
+            "been, since sums are rounded in another order.",
             stacklevel=3,
         )
 
