@@ -9,8 +9,13 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_disable_most_optimizations", True)
 
 # Each new shape is compiled, which takes longer than hypothesis allows. The same code gets the same verdict.
-hypothesis.settings.register_profile("nttzoo", deadline=None, derandomize=True, database=None, max_examples=30)
+hypothesis.settings.register_profile("nttzoo", deadline=None, derandomize=True, database=None, max_examples=20)
 hypothesis.settings.load_profile("nttzoo")
+
+
+def pytest_collection_modifyitems(items):
+    """Groups first: they are slow, and a worker that starts one at the end would be waited for."""
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 
 @pytest.fixture(scope="session", autouse=True)
