@@ -13,11 +13,6 @@ hypothesis.settings.register_profile("nttzoo", deadline=None, derandomize=True, 
 hypothesis.settings.load_profile("nttzoo")
 
 
-def pytest_collection_modifyitems(items):
-    """Groups first: they are slow, and a worker that starts one at the end would be waited for."""
-    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
-
-
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory):
     """Compiled networks of the tests do not end up among the user's."""

@@ -50,7 +50,7 @@ def test_values_and_derivatives_are_those_of_lax(drawn, chunk_bytes):
         check_values_and_derivatives(*drawn)
 
 
-@settings(max_examples=5, phases=[Phase.generate])
+@settings(max_examples=3, phases=[Phase.generate])
 @given(st.tuples(*[st.integers(3, 8)] * 2), st.sampled_from(["SAME", "VALID"]), st.sampled_from([1, 4]))
 def test_values_and_derivatives_by_winograd_are_those_of_lax(size, padding, n):
     options = {"window_strides": (1, 1), "padding": padding, "dimension_numbers": channels_last(2)}
@@ -77,8 +77,11 @@ def test_winograd_in_single_precision_at_its_usual_sizes():
         assert np.abs(got - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("in_axes", [(0, None), (None, 0), (0, 0)], ids=["images", "kernels", "both"])
-@pytest.mark.parametrize("most", [2**28, 30_000], ids=["all", "one at a time"])
+@pytest.mark.parametrize(
+    ("in_axes", "most"),
+    [((0, None), 2**28), ((0, None), 30_000), ((None, 0), 2**28), ((0, 0), 2**28)],
+    ids=["images", "too many images", "kernels", "both"],
+)
 def test_winograd_under_vmap(in_axes, most, monkeypatch):
     monkeypatch.setattr(convolution, "WINOGRAD_BYTES", most)
     shapes = (2, 5, 6, 16), (3, 3, 16, 16)

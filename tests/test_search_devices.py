@@ -11,8 +11,6 @@ import pytest
 
 from nttzoo import masks, search
 
-pytestmark = pytest.mark.xdist_group("processes")
-
 QUICK = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # most of the time is compilation
 PROGRAM = Path(__file__).parent / "search_on_devices.py"
 

@@ -12,8 +12,6 @@ import pytest
 
 from nttzoo import checkpoint, cli, masks, search
 
-pytestmark = pytest.mark.xdist_group("whole run")
-
 SCRIPT = Path(__file__).parents[1] / "scripts" / "search.py"
 SHORT = ["--epochs", "1", "--batch-size", "16", "--mask-every", "50", "--density", "0.02", "0.1"]
 

@@ -16,8 +16,6 @@ from nttzoo import card, cli, comparison, data, masks, publish, search, training
 from nttzoo.errors import NttzooError, OptionError, RunError, UnknownName, ZooError
 from nttzoo.nn import masked_layers
 
-pytestmark = pytest.mark.xdist_group("zoo")
-
 NAME = "lenet300-mnist5k-2pct-global"
 ASKED = comparison.Comparison(
     model="lenet300",
