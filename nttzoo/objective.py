@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Integer
+from jaxtyping import Array, Float
 
 from nttzoo.nn import masked_layers
 from nttzoo.ntk.distance import mean_squared_entry
 from nttzoo.ntk.exchange import Exchange
 from nttzoo.ntk.kernel import Tangents, outputs_and_kernel
+from nttzoo.ntk.shares import Outputs
 
 
 class Behaviour(NamedTuple):
@@ -48,7 +49,7 @@ class Weights:
 def behaviour(
     model: nnx.Module,
     x: Float[Array, "n ..."],
-    outputs: Integer[Array, " r"] | None = None,
+    outputs: Outputs = None,
     *,
     tangents: Tangents = "all",
     exchange: Exchange | None = None,
@@ -57,10 +58,12 @@ def behaviour(
     return Behaviour(*outputs_and_kernel(model, x, outputs, active=tangents == "active", exchange=exchange))
 
 
-def distances(student: Behaviour, teacher: Behaviour) -> tuple[Float[Array, ""], Float[Array, ""]]:
+def distances(
+    student: Behaviour, teacher: Behaviour, outputs: Outputs = None
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """(target, kernel): mean squared differences of outputs and of kernel entries, the latter estimated if r < o."""
     target = jnp.mean(jnp.square(student.outputs - teacher.outputs))
-    return target, mean_squared_entry(student.kernel - teacher.kernel, student.outputs.shape[1])
+    return target, mean_squared_entry(student.kernel - teacher.kernel, outputs, student.outputs.shape[1])
 
 
 def surviving_squares(model: nnx.Module) -> Float[Array, ""]:
@@ -73,7 +76,7 @@ def ntt_loss(
     student: nnx.Module,
     teacher: Behaviour,
     x: Float[Array, "n ..."],
-    outputs: Integer[Array, " r"] | None = None,
+    outputs: Outputs = None,
     *,
     density: float | Array,
     weights: Weights,
@@ -85,7 +88,8 @@ def ntt_loss(
     `teacher` is the teacher's behaviour on the same batch and outputs. With an `exchange`, batch and behaviour are one
     device's part, and the loss is the mean over devices of what each gets.
     """
-    target, kernel = distances(behaviour(student, x, outputs, tangents=tangents, exchange=exchange), teacher)
+    seen = behaviour(student, x, outputs, tangents=tangents, exchange=exchange)
+    target, kernel = distances(seen, teacher, outputs)
     decay = surviving_squares(student)
     loss = target + weights.kernel_weight * kernel + weights.weight_decay / density * decay
     return loss, Terms(target, kernel, decay)

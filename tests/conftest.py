@@ -1,3 +1,7 @@
+import os
+import shutil
+import tempfile
+
 import hypothesis
 import jax
 import pytest
@@ -11,6 +15,17 @@ jax.config.update("jax_disable_most_optimizations", True)
 # Each new shape is compiled, which takes longer than hypothesis allows. The same code gets the same verdict.
 hypothesis.settings.register_profile("nttzoo", deadline=None, derandomize=True, database=None, max_examples=20)
 hypothesis.settings.load_profile("nttzoo")
+
+
+def pytest_configure(config):
+    """Programs are compiled once for all workers and for the processes that tests start; none is kept."""
+    if not hasattr(config, "workerinput"):  # the workers get the environment of the first process
+        folder = tempfile.mkdtemp(prefix="nttzoo-compiled-")
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
+        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 @pytest.fixture(scope="session", autouse=True)

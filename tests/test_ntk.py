@@ -6,12 +6,14 @@ import networks
 import numpy as np
 import pytest
 from flax import nnx
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from neural_tangents_compat import import_neural_tangents
 
 import nttzoo
 from nttzoo import nn, pruning
 from nttzoo.errors import ModelError, OptionError, ShapeError
-from nttzoo.ntk import empirical_ntk, kernel_distance
+from nttzoo.ntk import empirical_ntk, kernel_distance, spread_outputs
 from nttzoo.ntk.kernel import _block_sizes
 from nttzoo.ntk.shares import dense_rows, shares
 
@@ -184,7 +186,41 @@ def test_sampled_outputs_estimate_the_distance_without_bias(sampled):
     close(kernel_distance(student, full, x[:2], x[2:], outputs=jnp.array(subsets[0])), estimates[0])
 
 
-def test_one_sampled_output_sees_the_diagonal_only():
+@pytest.mark.parametrize("sampled", [1, 2, 3])
+@pytest.mark.parametrize("memory", [None, 1])
+def test_each_examples_own_outputs_estimate_the_distance_without_bias(sampled, memory):
+    student, teacher = (networks.paper("lenet300", (3, 3, 1), seed=seed) for seed in (0, 1))
+    x = jax.random.normal(jax.random.key(0), (6, 3, 3, 1))
+    full = empirical_ntk(teacher, x[:3], x[3:])
+    estimate = jax.jit(
+        lambda teacher, chosen: kernel_distance(student, teacher, x[:3], x[3:], outputs=chosen, memory=memory)
+    )
+    drawn = np.asarray(spread_outputs(jax.random.key(1), 6, 3, sampled))
+    # With both halves' outputs shifted by all amounts, every pair of outputs meets once for every pair of examples.
+    shifts = [np.repeat(pair, 3)[:, None] for pair in itertools.product(range(3), repeat=2)]
+    estimates = [estimate(full, (drawn + shift) % 3) for shift in shifts]
+    close(jnp.mean(jnp.array(estimates)), kernel_distance(student, teacher, x[:3], x[3:]))
+    assert sampled == 3 or np.std(estimates) > 0
+    close(estimate(teacher, drawn), estimate(full, drawn))
+    # Also where both halves are one array.
+    one, two = (kernel_distance(student, teacher, x, other, outputs=np.tile(drawn, (2, 1))) for other in (x, x + 0))
+    close(one, two)
+
+
+@settings(max_examples=10)
+@given(st.integers(1, 9), st.integers(1, 5), st.integers(1, 5), st.integers(0, 99))
+def test_outputs_are_spread_evenly_over_both_halves(half, total, sampled, seed):
+    sampled = min(sampled, total)
+    chosen = np.asarray(spread_outputs(jax.random.key(seed), 2 * half, total, sampled))
+    assert chosen.shape == (2 * half, sampled)
+    assert all(len(set(row)) == sampled for row in chosen.tolist())
+    for rows in (chosen[:half], chosen[half:]):
+        counts = np.bincount(rows.ravel(), minlength=total)
+        assert len(counts) == total
+        assert np.ptp(counts) <= 1
+
+
+def test_one_shared_output_sees_the_diagonal_only():
     student = networks.paper("lenet300", (3, 3, 1))
     x = jax.random.normal(jax.random.key(0), (4, 3, 3, 1))
     kernel = empirical_ntk(student, x[:2], x[2:])
@@ -225,7 +261,7 @@ def test_bad_input_is_explained():
         empirical_ntk(model, x, outputs="diagonal")
     with pytest.raises(ShapeError, match="teacher's kernel"):
         kernel_distance(model, jnp.zeros((3, 3)), x, x)
-    for outputs in ([0, 0], [3], [-1], [], [0.5], [[0]]):
+    for outputs in ([0, 0], [3], [-1], [], [0.5], [[0]], [[0, 0]] * 6):
         with pytest.raises(OptionError, match="outputs must be"):
             kernel_distance(model, model, x, x, outputs=jnp.array(outputs))
     with pytest.raises(ModelError, match=r"outputs \[n, o\]"):

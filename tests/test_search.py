@@ -203,8 +203,9 @@ def test_gradual_reaches_the_target():
     assert masks.density_report(found.students[0].model).layers[0].kept == round(0.05 * 4800)
 
 
-def test_a_small_set_seen_again_and_again_uses_the_teachers_kernel_once(monkeypatch):
-    change = {"batch_size": 60, "held_out": 0.0, "epochs": 5}
+@pytest.mark.parametrize("outputs", [None, 2])
+def test_a_small_set_seen_again_and_again_uses_the_teachers_kernel_once(monkeypatch, outputs):
+    change = {"batch_size": 60, "held_out": 0.0, "epochs": 5, "outputs": outputs}
     slow = search.transfer(teacher(), images(60), config(**change), progress=False)
     monkeypatch.setattr("nttzoo.search.students.CACHE_BYTES", 0)
     fast = search.transfer(teacher(), images(60), config(**change), progress=False)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from nttzoo import architectures, console, pruning
 from nttzoo.bench.measure import PeerError, milliseconds, run_peer
 from nttzoo.nn import merge_params, split_params
-from nttzoo.ntk import kernel_distance
+from nttzoo.ntk import kernel_distance, spread_outputs
 from nttzoo.provenance import origin
 
 # architecture, batch, outputs sampled (None: all), rounds in turns with the peer
@@ -36,7 +36,7 @@ def step(name: str, batch: int, sampled: int | None, tangents: str = "all", repe
     graph, params, rest = split_params(student)
     x = jax.random.normal(jax.random.key(1), (batch, *student.input_shape))
     x1, x2 = x[: batch // 2], x[batch // 2 :]
-    outputs = None if sampled is None else jnp.arange(sampled)
+    outputs = None if sampled is None else spread_outputs(jax.random.key(2), batch, 10, sampled)
     size = 10 if sampled is None else sampled
     teacher = jnp.zeros((batch // 2, batch // 2, size, size))
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from nttzoo import architectures, console, recipes
 from nttzoo.bench.measure import milliseconds
+from nttzoo.ntk import spread_outputs
 from nttzoo.objective import behaviour, ntt_loss
 from nttzoo.provenance import origin
 from nttzoo.search import SearchConfig
@@ -49,7 +50,7 @@ def overhead(model: str, data: str, outputs: int | None, steps: int) -> dict[str
     students = _students(model, data, outputs, 1)
     states = students.start()
     x = jnp.asarray(students.images[: students.recipe.batch_size])
-    chosen = None if outputs is None else jnp.arange(outputs)
+    chosen = None if outputs is None else spread_outputs(jax.random.key(0), len(x), 10, outputs)
 
     @jax.jit
     def bare(state: Any, teacher_params: Any, x: Any) -> Any:

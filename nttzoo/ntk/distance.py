@@ -1,4 +1,9 @@
-"""How far apart two kernels are: the mean squared entry, exact or estimated from some of the outputs."""
+"""How far apart two kernels are: the mean squared entry, exact or estimated from some of the outputs.
+
+The cheapest good estimate gives each example outputs of its own, spread evenly (`spread_outputs`): then even one output
+per example sees all kinds of entries, and the noise of the gradient is a tenth of what it is if all examples share the
+same few outputs (results/bench_estimators.json).
+"""
 
 from __future__ import annotations
 
@@ -8,11 +13,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Integer
+from jaxtyping import Array, Float, Integer, Key
 
 from nttzoo.errors import OptionError, ShapeError
-from nttzoo.ntk.kernel import FindShares, Tangents, check_choice, check_inputs, kernel_blocks
-from nttzoo.ntk.shares import shares
+from nttzoo.ntk.kernel import (
+    FindShares,
+    Tangents,
+    check_choice,
+    check_inputs,
+    halves_of,
+    kernel_blocks,
+    per_example,
+)
+from nttzoo.ntk.shares import Outputs, shares
 
 
 def kernel_distance(
@@ -22,37 +35,61 @@ def kernel_distance(
     x2: Float[Array, "n2 ..."],
     *,
     tangents: Tangents = "all",
-    outputs: Integer[Array, " r"] | None = None,
+    outputs: Outputs = None,
     memory: int | None = None,
     implementation: FindShares = shares,
 ) -> Float[Array, ""]:
     """The mean squared entry of K_student(x1, x2) - K_teacher(x1, x2); the teacher is a model or its full kernel.
 
-    `outputs`: indices of r of the o outputs, from which the mean over all is estimated at r / o of the cost: without
-    bias if they are drawn uniformly without replacement and r >= 2; a single output sees diagonal entries only. A
-    teacher's kernel may also be given for just these outputs, [n1, n2, r, r].
+    `outputs`: indices of r of the o outputs, from which the mean over all is estimated at r / o of the cost. Either
+    [n1 + n2, r], each example's own, as `spread_outputs` draws them: without bias for any r. Or [r], the same ones for
+    all examples: without bias if they are drawn uniformly without replacement and r >= 2; a single one sees diagonal
+    entries only. A teacher's kernel may also be given for just these outputs, [n1, n2, r, r].
     """
     check_choice("tangents", tangents, ("all", "active"))
     x1, x2 = check_inputs(student, x1, x2)
     total = jax.eval_shape(lambda x: nnx.clone(student)(x), x1).shape[1]
-    chosen = None if outputs is None else _check_outputs(outputs, total)
+    chosen = None if outputs is None else _check_outputs(outputs, total, len(x1) + len(x2))
     options: dict[str, Any] = {"trace": False, "memory": memory, "find_shares": implementation}
     ours = kernel_blocks(student, x1, x2, chosen, active=tangents == "active", **options)
     if isinstance(teacher, nnx.Module):
         theirs = kernel_blocks(teacher, x1, x2, chosen, active=tangents == "active", **options)
     else:
         theirs = jnp.asarray(teacher)
-        if chosen is not None and theirs.shape[2:] == (total, total):
-            theirs = theirs[:, :, chosen[:, None], chosen[None, :]]
+        if theirs.shape == (len(x1), len(x2), total, total):
+            theirs = entries(theirs, *halves_of(chosen, len(x1)))
     if theirs.shape != ours.shape:
         raise ShapeError(f"the teacher's kernel has shape {list(theirs.shape)}, the student's {list(ours.shape)}.")
-    return mean_squared_entry(ours - theirs, total)
+    return mean_squared_entry(ours - theirs, chosen, total)
 
 
-def mean_squared_entry(difference: Float[Array, "n m r r"], total: int) -> Float[Array, ""]:
+def mean_squared_entry(difference: Float[Array, "n m r r"], outputs: Outputs, total: int) -> Float[Array, ""]:
     """The mean squared entry over all `total` outputs, estimated if the difference is that of only r of them."""
+    if outputs is None or outputs.ndim == 2:
+        return jnp.mean(jnp.square(difference))
     weights = output_weights(total, difference.shape[-1]).astype(difference.dtype)
     return jnp.mean(jnp.einsum("nmrs,rs->nm", jnp.square(difference), weights))
+
+
+def spread_outputs(key: Key[Array, ""], examples: int, total: int, sampled: int) -> Integer[Array, "examples r"]:
+    """Each example's own outputs, for a batch whose halves are x1 and x2: all outputs equally often in either half.
+
+    Within a half, examples take turns through the outputs in random order; the halves' orders are independent, so that
+    any two outputs of any x1 and x2 are equally likely to meet.
+    """
+    turns = jnp.arange(examples // 2 * sampled) % total
+    orders = [jax.random.permutation(half, total) for half in jax.random.split(key)]
+    return jnp.concatenate([order[turns].reshape(-1, sampled) for order in orders])
+
+
+def entries(kernel: Float[Array, "n1 n2 o o"], rows: Outputs, columns: Outputs) -> Float[Array, "n1 n2 r r"]:
+    """The entries of a full kernel between the outputs chosen for its rows and for its columns."""
+    n1, n2 = kernel.shape[:2]
+    rows, columns = per_example(rows, n1), per_example(columns, n2)
+    if rows is None or columns is None:
+        return kernel
+    i, j = jnp.arange(n1)[:, None, None, None], jnp.arange(n2)[None, :, None, None]
+    return kernel[i, j, rows[:, None, :, None], columns[None, :, None, :]]
 
 
 def output_weights(total: int, sampled: int) -> Float[Array, "r r"]:
@@ -66,12 +103,16 @@ def output_weights(total: int, sampled: int) -> Float[Array, "r r"]:
     return jnp.where(jnp.eye(sampled, dtype=bool), diagonal, beside)
 
 
-def _check_outputs(outputs: Any, total: int) -> Array:
+def _check_outputs(outputs: Any, total: int, examples: int) -> Array:
     chosen = jnp.asarray(outputs)
-    if chosen.ndim != 1 or not 1 <= len(chosen) <= total or not jnp.issubdtype(chosen.dtype, jnp.integer):
-        raise OptionError(f"outputs must be 1 to {total} different indices from 0 to {total - 1}; got {outputs}.")
+    fits = chosen.ndim in (1, 2) and 1 <= chosen.shape[-1] <= total and jnp.issubdtype(chosen.dtype, jnp.integer)
+    if not fits or (chosen.ndim == 2 and len(chosen) != examples):
+        raise OptionError(
+            f"outputs must be 1 to {total} different indices from 0 to {total - 1}, [r] or for each of the {examples} "
+            f"examples of x1 and x2 [{examples}, r]; got {chosen.dtype} {list(chosen.shape)}."
+        )
     if not isinstance(outputs, jax.core.Tracer):
-        values = sorted(np.asarray(outputs).tolist())  # NumPy: inside jit, JAX would trace even known values
-        if values[0] < 0 or values[-1] >= total or len(set(values)) < len(values):
-            raise OptionError(f"outputs must be different indices from 0 to {total - 1}; got {values}.")
+        values = np.sort(np.asarray(outputs), -1)  # NumPy: inside jit, JAX would trace even known values
+        if values.min() < 0 or values.max() >= total or (np.diff(values, axis=-1) == 0).any():
+            raise OptionError(f"outputs must be different indices from 0 to {total - 1}; got {values.tolist()}.")
     return chosen

@@ -18,7 +18,7 @@ from nttzoo.errors import ModelError, OptionError, ShapeError
 from nttzoo.nn import Path, merge_params, path_name, split_params
 from nttzoo.ntk.exchange import Exchange
 from nttzoo.ntk.layers import Affine, Rows, Share, as_rows, gram
-from nttzoo.ntk.shares import shares
+from nttzoo.ntk.shares import Outputs, shares
 
 Tangents = Literal["all", "active"]
 # (model, x [n, ...], chosen outputs or None, active=) -> (model outputs, one share per layer)
@@ -56,14 +56,17 @@ def kernel_blocks(
     model: nnx.Module,
     x1: Array,
     x2: Array,
-    chosen: Integer[Array, " r"] | None,
+    chosen: Outputs,
     *,
     trace: bool,
     active: bool,
     memory: int | None = None,
     find_shares: FindShares = shares,
 ) -> Array:
-    """The kernel of the chosen outputs, whole if it fits the memory, else in blocks of examples, and of outputs."""
+    """The kernel of the chosen outputs, whole if it fits the memory, else in blocks of examples, and of outputs.
+
+    Each example's own outputs are given for x1 and x2 together, [n1 + n2, r].
+    """
     graph, params, rest = split_params(model)
     sizes = _block_sizes(model, x1, chosen, active, memory or default_memory(), find_shares)
     kernel = partial(
@@ -71,14 +74,31 @@ def kernel_blocks(
         *(params, rest, x1, None if x1 is x2 else x2),
         **{"graph": graph, "sizes": (sizes.few, sizes.many), "trace": trace, "active": active, "find": find_shares},
     )
+    rows, columns = halves_of(chosen, len(x1))
     if sizes.outputs == sizes.all_outputs:
-        return kernel(chosen, None)
-    blocks = (jnp.arange(sizes.all_outputs) if chosen is None else chosen).reshape(-1, sizes.outputs)
+        return kernel(rows, None if columns is rows else columns)
+    rows, columns = (_blocks_of(each, sizes) for each in (rows, columns))
     if trace:
-        return lax.map(lambda one: kernel(one, None), blocks).sum(0)
-    found = lax.map(lambda one: lax.map(lambda two: kernel(one, two), blocks), blocks)  # [i, j, n1, n2, r, r]
+        return lax.map(lambda one: kernel(one, None), rows).sum(0)
+    found = lax.map(lambda one: lax.map(lambda two: kernel(one, two), columns), rows)  # [i, j, n1, n2, r, r]
     whole = found.transpose(2, 3, 0, 4, 1, 5)
     return whole.reshape(*whole.shape[:2], sizes.all_outputs, sizes.all_outputs)
+
+
+def halves_of(chosen: Outputs, n1: int) -> tuple[Outputs, Outputs]:
+    """The outputs that are chosen for the first n1 examples and for the others: the same object if they are shared."""
+    return (chosen, chosen) if chosen is None or chosen.ndim == 1 else (chosen[:n1], chosen[n1:])
+
+
+def per_example(chosen: Outputs, n: int) -> Integer[Array, "n r"] | None:
+    """Shared outputs repeated for each of n examples; others as they are."""
+    return chosen if chosen is None or chosen.ndim == 2 else jnp.broadcast_to(chosen, (n, len(chosen)))
+
+
+def _blocks_of(chosen: Outputs, sizes: _Sizes) -> Integer[Array, "blocks ... outputs"]:
+    """The outputs in blocks of equal size, which come first."""
+    every = jnp.arange(sizes.all_outputs) if chosen is None else chosen
+    return jnp.moveaxis(every.reshape(*every.shape[:-1], -1, sizes.outputs), -2, 0)
 
 
 # Compiled as a whole, also when it is called eagerly: operation by operation it would be slow and hungry.
@@ -88,8 +108,8 @@ def _kernel(
     rest: Any,
     x1: Array,
     x2: Array | None,
-    chosen: Array | None,
-    other: Array | None,
+    chosen: Outputs,
+    other: Outputs,
     *,
     graph: Any,
     sizes: tuple[int, int],
@@ -100,32 +120,35 @@ def _kernel(
     """Between the chosen outputs for x1 and the `other` ones (None: the same) for x2 (None: x1)."""
     columns = x1 if x2 is None else x2
     few, many = sizes
-    if len(x1) + len(columns) <= 2 * few and other is None:
+    ones = x1, per_example(chosen, len(x1))
+    twos = columns, per_example(chosen if other is None else other, len(columns))
+    if len(x1) + len(columns) <= 2 * few:
         model = merge_params(graph, params, rest)
-        return sum(pair_shares(model, x1, columns, chosen, trace, active, find)[1].values())  # type: ignore[return-value]
+        both = chosen if other is None else jnp.concatenate([ones[1], twos[1]])  # type: ignore[list-item]
+        return sum(pair_shares(model, x1, columns, both, trace, active, find)[1].values())  # type: ignore[return-value]
 
-    def rows_of(params: Any, x: Array, chosen: Array | None) -> dict[Path, Share]:
-        found = find(merge_params(graph, params, rest), x, chosen, active=active)[1]
+    def rows_of(params: Any, piece: tuple[Array, Outputs]) -> dict[Path, Share]:
+        found = find(merge_params(graph, params, rest), *piece, active=active)[1]
         return {path: as_rows(share) for path, share in found.items()}
 
     # Many rows are kept at a time, computed a few examples at a time, and meet all columns, a few at a time. In a
     # backward pass everything is computed again: keeping it would need the memory that blocks save.
     @jax.checkpoint
-    def stripe(params: Any, x: Array) -> Array:
-        masks = {path: getattr(share, "mask", None) for path, share in rows_of(params, x[:few], chosen).items()}
-        found = lax.map(lambda piece: _unmasked(rows_of(params, piece, chosen)), _cut(x, few))
-        ones = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
+    def stripe(params: Any, many: tuple[Array, Outputs]) -> Array:
+        first = jax.tree.map(lambda leaf: leaf[:few], many)
+        masks = {path: getattr(share, "mask", None) for path, share in rows_of(params, first).items()}
+        found = lax.map(lambda piece: _unmasked(rows_of(params, piece)), _cut(many, few))
+        kept = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
 
         @jax.checkpoint
-        def block(ones: Any, piece: Array) -> Array:
-            twos = rows_of(params, piece, chosen if other is None else other)
-            parts = (gram(_masked(ones[path], masks[path]), two, trace=trace) for path, two in twos.items())
-            return sum(parts)  # type: ignore[return-value]
+        def block(kept: Any, piece: tuple[Array, Outputs]) -> Array:
+            pairs = ((_masked(kept[path], masks[path]), two) for path, two in rows_of(params, piece).items())
+            return sum(gram(one, two, trace=trace) for one, two in pairs)  # type: ignore[return-value]
 
-        across = lax.map(lambda piece: block(ones, piece), _cut(columns, few))
+        across = lax.map(lambda piece: block(kept, piece), _cut(twos, few))
         return jnp.moveaxis(across, 0, 1).reshape(across.shape[1], -1, *across.shape[3:])
 
-    stripes = lax.map(lambda x: stripe(params, x), _cut(x1, many))
+    stripes = lax.map(lambda piece: stripe(params, piece), _cut(ones, many))
     return stripes.reshape(-1, *stripes.shape[2:])[: len(x1), : len(columns)]
 
 
@@ -138,17 +161,21 @@ def _masked(share: Share, mask: Array | None) -> Share:
     return replace(share, mask=mask) if isinstance(share, Affine) else share
 
 
-def _cut(x: Array, block: int) -> Float[Array, "blocks block ..."]:
-    """Blocks of equal size; the last one is filled up with the first example."""
-    missing = -len(x) % block
-    filled = jnp.concatenate([x, jnp.broadcast_to(x[:1], (missing, *x.shape[1:]))]) if missing else x
-    return filled.reshape(-1, block, *x.shape[1:])
+def _cut(examples: Any, block: int) -> Any:
+    """Arrays [n, ...] in blocks of equal size [blocks, block, ...]; the last is filled up with the first example."""
+
+    def cut(x: Array) -> Array:
+        missing = -len(x) % block
+        filled = jnp.concatenate([x, jnp.broadcast_to(x[:1], (missing, *x.shape[1:]))]) if missing else x
+        return filled.reshape(-1, block, *x.shape[1:])
+
+    return jax.tree.map(cut, examples)
 
 
 def outputs_and_kernel(
     model: nnx.Module,
     x: Float[Array, "n ..."],
-    chosen: Integer[Array, " r"] | None,
+    chosen: Outputs,
     *,
     active: bool,
     exchange: Exchange | None = None,
@@ -172,20 +199,21 @@ def pair_shares(
     model: nnx.Module,
     x1: Array,
     x2: Array,
-    chosen: Array | None,
+    chosen: Outputs,
     trace: bool,
     active: bool,
     find_shares: FindShares = shares,
 ) -> tuple[Array, dict[Path, Array]]:
     """The outputs for x1 and x2 together, [n1 + n2, o], and each layer's share of the kernel: one forward pass."""
     # The same array on both sides is looked at once.
-    both = x1 if x1 is x2 else jnp.concatenate([x1, x2])
+    same = x1 is x2 and (chosen is None or chosen.ndim == 1)
+    both = x1 if same else jnp.concatenate([x1, x2])
     y, found = find_shares(model, both, chosen, active=active)
     kernels = {}
     for path, share in found.items():
         # An exchange between devices gives shares of more examples than came in here.
         n = len(share.rows if isinstance(share, Rows) else share.a) * len(x1) // len(both)
-        one, two = (share, share) if x1 is x2 else (_examples(share, slice(n)), _examples(share, slice(n, None)))
+        one, two = (share, share) if same else (_examples(share, slice(n)), _examples(share, slice(n, None)))
         kernels[path] = gram(one, two, trace=trace)
     return y, kernels
 
@@ -212,12 +240,12 @@ class _Sizes(NamedTuple):
 
 
 def _block_sizes(
-    model: nnx.Module, x: Array, chosen: Array | None, active: bool, memory: int, find_shares: FindShares
+    model: nnx.Module, x: Array, chosen: Outputs, active: bool, memory: int, find_shares: FindShares
 ) -> _Sizes:
     graph, params, rest = split_params(model)
     # Two examples, not one: a layer that sees one example may look as if it had no axis of examples at all.
     two = jax.ShapeDtypeStruct((2, *x.shape[1:]), x.dtype)
-    total = jax.eval_shape(lambda x: nnx.clone(model)(x), two).shape[1] if chosen is None else len(chosen)
+    total = jax.eval_shape(lambda x: nnx.clone(model)(x), two).shape[1] if chosen is None else chosen.shape[-1]
 
     def bytes_of_an_example(outputs: int) -> tuple[float, float]:
         def factors(params: Any, example: Array) -> Any:

@@ -16,13 +16,16 @@ from nttzoo.ntk.exchange import Exchange
 from nttzoo.ntk.layers import Rows, Share, at_masked_point, has_rule, share_of
 from nttzoo.taps import Call, call_shapes, record
 
+# Which outputs of the network are looked at: all, the same ones for all examples, or each example's own.
+Outputs = Integer[Array, " r"] | Integer[Array, "n r"] | None
+
 _warned: set[tuple[str, tuple[str, ...]]] = set()
 
 
 def shares(
     model: nnx.Module,
     x: Float[Array, "n ..."],
-    outputs: Integer[Array, " r"] | None,
+    outputs: Outputs,
     *,
     active: bool,
     exchange: Exchange | None = None,
@@ -50,11 +53,9 @@ def shares(
 
     with convolution.unfolding():
         y, pull, inputs = jax.vjp(with_inputs, zeros, has_aux=True)
-    chosen = jnp.eye(y.shape[1], dtype=y.dtype)
-    if outputs is not None:
-        chosen = chosen[outputs]
+    chosen = _one_hot(outputs, y)
     # One backward pass per output, each for all examples at once: no example's output depends on another example.
-    cotangents = jax.vmap(lambda row: pull(jnp.broadcast_to(row, y.shape))[0])(chosen)
+    cotangents = jax.vmap(lambda row: pull(row)[0])(chosen)
 
     grouped: dict[Path, tuple[list[Call], list[Array]]] = {}
     for i in sorted(tapped):
@@ -67,6 +68,14 @@ def shares(
         rows = _jacobian_rows(model, x, chosen, uncovered, active).rows
         found[("(parameters without a rule)",)] = Rows(exchange.own_columns(rows, 2) if exchange else rows)
     return y, found
+
+
+def _one_hot(outputs: Outputs, y: Float[Array, "n o"]) -> Float[Array, "r n o"]:
+    """Ones at the chosen outputs of every example."""
+    rows = jnp.eye(y.shape[1], dtype=y.dtype)
+    if outputs is not None:
+        rows = rows[outputs]
+    return rows.swapaxes(0, 1) if rows.ndim == 3 else jnp.broadcast_to(rows[:, None], (len(rows), *y.shape))
 
 
 def _layer_at(model: Any, path: Path) -> Any:
@@ -131,7 +140,7 @@ def _warn_of_slow_parameters(model: nnx.Module, uncovered: frozenset[Path]) -> N
 
 
 def _jacobian_rows(
-    model: nnx.Module, x: Array, chosen: Float[Array, "r o"], which: frozenset[Path] | None, active: bool
+    model: nnx.Module, x: Array, chosen: Float[Array, "r n o"], which: frozenset[Path] | None, active: bool
 ) -> Rows:
     """Rows of the Jacobian with respect to some parameters (None: all), example by example."""
     point = model if active else at_masked_point(model)
@@ -139,7 +148,7 @@ def _jacobian_rows(
     flat = dict(nnx.to_flat_state(params))
     moving = {path: value for path, value in flat.items() if which is None or path in which}
 
-    def one_example(example: Array) -> Array:
+    def one_example(example: Array, chosen: Float[Array, "r o"]) -> Array:
         def outputs(moving: dict[Path, Any]) -> Array:
             merged = nnx.from_flat_state(list({**flat, **moving}.items()))
             return merge_params(graph, merged, rest)(example[None])[0]
@@ -148,12 +157,10 @@ def _jacobian_rows(
         rows = jax.vmap(lambda row: pull(row)[0])(chosen)
         return jnp.concatenate([leaf.reshape(len(chosen), -1) for leaf in jax.tree.leaves(rows)], 1)
 
-    return Rows(jax.vmap(one_example)(x))
+    return Rows(jax.vmap(one_example, in_axes=(0, 1))(x, chosen))
 
 
-def dense_rows(model: nnx.Module, x: Array, outputs: Array | None, *, active: bool) -> tuple[Array, dict[Path, Share]]:
+def dense_rows(model: nnx.Module, x: Array, outputs: Outputs, *, active: bool) -> tuple[Array, dict[Path, Share]]:
     """`shares` by the whole Jacobian: the slow and simple reference, with the same signature."""
     y = nnx.clone(model)(x)
-    chosen = jnp.eye(y.shape[1], dtype=y.dtype)
-    chosen = chosen if outputs is None else chosen[outputs]
-    return y, {("(all parameters)",): _jacobian_rows(model, x, chosen, None, active)}
+    return y, {("(all parameters)",): _jacobian_rows(model, x, _one_hot(outputs, y), None, active)}

@@ -22,6 +22,7 @@ from jaxtyping import Array, Float, Integer, Key, Num
 from nttzoo import masks, pruning
 from nttzoo.errors import ModelError, OptionError
 from nttzoo.nn import Mask, masked_layers, set_masks, sparsify, split_masked
+from nttzoo.ntk.distance import entries, spread_outputs
 from nttzoo.ntk.exchange import Exchange
 from nttzoo.ntk.kernel import check_inputs, empirical_ntk
 from nttzoo.objective import Behaviour, Terms, behaviour, distances, ntt_loss
@@ -208,23 +209,24 @@ class Students:
             mine = self._own_part(batch)
             outputs = None
             if self.recipe.outputs is not None:
-                outputs = jax.random.permutation(outputs_key, self.num_outputs)[: self.recipe.outputs]
+                outputs = spread_outputs(outputs_key, len(batch), self.num_outputs, self.recipe.outputs)
             x = self.preprocess(images[mine])
+            own = None if outputs is None else self._own_part(outputs)
             if cached is None:
                 teacher = self.merged(teacher_params, self.full_masks)
-                seen = behaviour(teacher, x, outputs, exchange=self.exchange)
+                seen = behaviour(teacher, x, own, exchange=self.exchange)
             else:
-                seen = _looked_up(cached, mine, batch[len(batch) // 2 :], outputs)
+                seen = _looked_up(cached, mine, batch[len(batch) // 2 :], own, outputs)
             targets = self.config.targets
-            return tuple(self._step(s, t.density, seen, x, outputs) for s, t in zip(states, targets, strict=True))
+            return tuple(self._step(s, t.density, seen, x, own) for s, t in zip(states, targets, strict=True))
 
         return lax.fori_loop(start, stop, step, states)
 
-    def _own_part(self, batch: Integer[Array, " n"]) -> Integer[Array, " n/devices"]:
+    def _own_part(self, batch: Integer[Array, "n ..."]) -> Integer[Array, "n/devices ..."]:
         """This device's part of both halves of the batch."""
         if self.exchange is None:
             return batch
-        return self.exchange.own_part(batch.reshape(2, -1), 1).reshape(-1)
+        return self.exchange.own_part(batch.reshape(2, -1, *batch.shape[1:]), 1).reshape(-1, *batch.shape[1:])
 
     def _step(self, state: State, density: float, teacher: Behaviour, x: Array, outputs: Array | None) -> State:
         """One student's step of Adam."""
@@ -272,11 +274,12 @@ class Students:
         return Behaviour(nnx.clone(self.teacher)(x), empirical_ntk(self.teacher, x))
 
 
-def _looked_up(cached: Behaviour, mine: Array, columns: Array, outputs: Array | None) -> Behaviour:
+def _looked_up(cached: Behaviour, mine: Array, columns: Array, own: Array | None, outputs: Array | None) -> Behaviour:
+    """The teacher between this device's rows and all columns; likewise for the outputs chosen, own and all."""
     rows = mine[: len(mine) // 2]
     kernel = cached.kernel[rows[:, None], columns[None, :]]
-    if outputs is not None:
-        kernel = kernel[:, :, outputs[:, None], outputs[None, :]]
+    if own is not None and outputs is not None:
+        kernel = entries(kernel, own[: len(rows)], outputs[len(columns) :])
     return Behaviour(cached.outputs[mine], kernel)
 
 
