@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from nttzoo.convolution import conv_p, conv_to_images_p, conv_to_kernel_p
 from nttzoo.errors import NttzooError
 
 PEERS = Path(__file__).parent / "peers"
@@ -27,6 +33,37 @@ def milliseconds(work: Callable[[], Any], *, repeats: int) -> float:
         work()
         times.append(time.perf_counter() - began)
     return 1000 * min(times)
+
+
+def gigaflop(function: Callable[..., Any], *arguments: Any) -> float:
+    """Floating-point operations of all matrix products and convolutions of a function, in units of 10^9."""
+    return _flop(jax.make_jaxpr(function)(*arguments).jaxpr) / 1e9
+
+
+def _flop(jaxpr: Any) -> float:
+    total = 0.0
+    for equation in jaxpr.eqns:
+        inner = [_flop(part) for part in jax.core.jaxprs_in_params(equation.params)]
+        total += equation.params.get("length", 1) * sum(inner)  # a scan runs its part `length` times
+        shapes = [var.aval.shape for var in equation.invars]
+        if equation.primitive is lax.dot_general_p:
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            along = math.prod(shapes[0][axis] for axis in contracted)
+            total += 2 * math.prod(equation.outvars[0].aval.shape) * along
+        elif equation.primitive in (conv_p, conv_to_images_p, conv_to_kernel_p):
+            window = equation.params["window"]
+            images, kernel = shapes[0][0], equation.outvars[0].aval.shape
+            if equation.primitive is not conv_to_kernel_p:
+                kernel = shapes[1]
+            total += 2 * images * math.prod(window.out) * math.prod(kernel)
+    return total
+
+
+def gigaflop_per_second() -> float:
+    """The speed of a large matrix product on this machine: a limit for everything made of smaller ones."""
+    x = jnp.ones((2048, 2048))
+    square = jax.jit(jnp.matmul)
+    return 2 * len(x) ** 3 / 1e6 / milliseconds(lambda: square(x, x).block_until_ready(), repeats=10)
 
 
 def run_peer(script: str, *arguments: str, python: str, timeout: float = 900) -> dict[str, Any]:

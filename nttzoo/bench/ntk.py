@@ -6,15 +6,17 @@ import json
 import resource
 import subprocess
 import sys
+import time
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from nttzoo import architectures, console, pruning
-from nttzoo.bench.measure import PeerError, milliseconds, run_peer
+from nttzoo.bench.measure import PeerError, gigaflop, gigaflop_per_second, milliseconds, run_peer
 from nttzoo.nn import merge_params, split_params
-from nttzoo.ntk import kernel_distance, spread_outputs
+from nttzoo.ntk import empirical_ntk, kernel_distance, spread_outputs
 from nttzoo.provenance import origin
 
 # architecture, batch, outputs sampled (None: all), rounds in turns with the peer
@@ -29,7 +31,10 @@ PEER_LIMIT = 300.0
 
 
 def step(name: str, batch: int, sampled: int | None, tangents: str = "all", repeats: int = 5) -> dict[str, Any]:
-    """Milliseconds of value and gradient of the kernel loss of a 3 % student, and this process's peak memory."""
+    """Milliseconds of value and gradient of the kernel loss of a 3 % student, and this process's peak memory.
+
+    Also the milliseconds of a step in a compiled loop, as a search takes them, and the work: gigaflop of products.
+    """
     student = architectures.create(name, rngs=0)
     student.eval()
     pruning.prune(student, "magnitude", density=0.03)
@@ -48,13 +53,43 @@ def step(name: str, batch: int, sampled: int | None, tangents: str = "all", repe
 
         return jax.value_and_grad(loss)(params)
 
+    @jax.jit
+    def loop(params: Any, x1: Any, x2: Any) -> Any:
+        def descend(_: Any, params: Any) -> Any:
+            gradient = value_and_gradient(params, x1, x2)[1]
+            return jax.tree.map(lambda value, slope: value - 1e-9 * slope, params, gradient)
+
+        return lax.fori_loop(0, repeats, descend, params)
+
     best = milliseconds(lambda: jax.block_until_ready(value_and_gradient(params, x1, x2)), repeats=repeats)
-    return {"milliseconds": best, "peak_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)}
+    peak = peak_mib()
+    loops = milliseconds(lambda: jax.block_until_ready(loop(params, x1, x2)), repeats=2)
+    return {
+        "milliseconds": best,
+        "peak_mib": peak,
+        "loop_milliseconds": loops / repeats,
+        "gigaflop": gigaflop(value_and_gradient, params, x1, x2),
+    }
 
 
-def step_alone(*arguments: object) -> dict[str, Any]:
-    """`step` in a process of its own, so that its peak memory is its own."""
-    code = f"import json; from nttzoo.bench import ntk; print(json.dumps(ntk.step{arguments!r}))"
+def thousand() -> dict[str, Any]:
+    """The traced kernel of Conv-4 between 1000 images, which must not take more than a quarter of the memory."""
+    model = architectures.create("conv4", rngs=0)
+    model.eval()
+    x = jax.random.normal(jax.random.key(1), (1000, *model.input_shape))
+    began = time.perf_counter()
+    jax.block_until_ready(empirical_ntk(model, x, outputs="trace"))
+    return {"seconds": round(time.perf_counter() - began), "peak_mib": peak_mib()}
+
+
+def peak_mib() -> int:
+    """This process's peak memory so far."""
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+def alone(function: str, *arguments: object) -> dict[str, Any]:
+    """One of the functions above in a process of its own, so that its peak memory is its own."""
+    code = f"import json; from nttzoo.bench import ntk; print(json.dumps(ntk.{function}(*{arguments!r})))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return json.loads(done.stdout.strip().splitlines()[-1])
 
@@ -62,13 +97,19 @@ def step_alone(*arguments: object) -> dict[str, Any]:
 def run(*, peer_python: str, growth: bool = False) -> dict[str, Any]:
     """Our step and the peer's in turns at the paper's batch sizes; `growth`: also how both grow with it."""
     cases, curves = [], []
+    speed = gigaflop_per_second()
     with console.progress_bar() as bar:
-        task = bar.add_task("kernel steps", total=len(CASES) + (2 * len(GROWTH) if growth else 0), note="")
+        task = bar.add_task("kernel steps", total=len(CASES) + (2 * len(GROWTH) + 1 if growth else 0), note="")
         for name, batch, sampled, rounds in CASES:
-            ours = [step_alone(name, batch, sampled) for _ in range(max(rounds, 1))]
-            active = step_alone(name, batch, sampled, "active")
+            ours = [alone("step", name, batch, sampled) for _ in range(max(rounds, 1))]
+            active = alone("step", name, batch, sampled, "active")
             theirs = [_peer(name, batch, peer_python) for _ in range(rounds)]
             case = {"model": name, "batch": batch, "outputs": sampled or 10, **_best(ours, "nttzoo")}
+            case["nttzoo_loop_ms"] = round(min(one["loop_milliseconds"] for one in ours), 2)
+            case |= {
+                "gigaflop": round(ours[0]["gigaflop"], 3),
+                "floor_ms": round(1000 * ours[0]["gigaflop"] / speed, 2),
+            }
             case |= _best([active], "nttzoo_active")
             if theirs:
                 case |= _best(theirs, "peer")
@@ -78,7 +119,7 @@ def run(*, peer_python: str, growth: bool = False) -> dict[str, Any]:
         peer_lives = {"lenet300": True, "lenet5": True}
         for name in peer_lives:
             for batch in GROWTH if growth else ():
-                point = {"model": name, "batch": batch, **_best([step_alone(name, batch, None, "all", 2)], "nttzoo")}
+                point = {"model": name, "batch": batch, **_best([alone("step", name, batch, None, "all", 2)], "nttzoo")}
                 if peer_lives[name]:
                     try:
                         point |= _best([_peer(name, batch, peer_python)], "peer")
@@ -87,11 +128,18 @@ def run(*, peer_python: str, growth: bool = False) -> dict[str, Any]:
                         point["peer_stopped"] = type(error).__name__ + ": " + str(error)[:80]
                 curves.append(point)
                 bar.update(task, advance=1, note=f"{name} n={batch}")
+        large = alone("thousand") if growth else None
+    what = (
+        "value and gradient of the kernel loss, exact kernel unless outputs < 10; best of rounds in turns. loop: a "
+        "step in a compiled loop, as a search takes them; floor: the step's products at the speed of a large one"
+    )
     return {
-        "what": "value and gradient of the kernel loss, exact kernel unless outputs < 10; best of rounds in turns",
+        "what": what,
+        "gigaflop_per_second": round(speed),
         "peer": "neural-tangents 0.6.5, structured derivatives, vmap_axes=0, on jax 0.4.21",
         "cases": cases,
         "growth": curves,
+        "conv4_trace_of_1000_images": large,
         **origin(),
     }
 

@@ -236,7 +236,7 @@ def speedup(options: argparse.Namespace) -> None:
 def bench(options: argparse.Namespace) -> None:
     """Measures and prints; the file is written first."""
     from nttzoo import plots, provenance
-    from nttzoo.bench import codegen, ntk, runtime, search, train
+    from nttzoo.bench import codegen, estimators, ntk, runtime, search, train
 
     if options.out:
         provenance.check_writable(options.out)
@@ -250,6 +250,8 @@ def bench(options: argparse.Namespace) -> None:
             plots.runtimes(result, Path(options.out).with_suffix(".png"))
     elif options.what == "codegen":
         result = codegen.run()
+    elif options.what == "estimators":
+        result = estimators.run()
     elif options.what == "search":
         result = search.run()
     elif options.what == "train":
@@ -258,7 +260,7 @@ def bench(options: argparse.Namespace) -> None:
         result = ntk.run(peer_python=options.peer_python, growth=options.growth)
     if options.out:
         provenance.write_json(options.out, result)
-    tables = {"runtime": runtime.tables, "codegen": codegen.tables}
+    tables = {"runtime": runtime.tables, "codegen": codegen.tables, "estimators": estimators.tables}
     if options.what in tables and not options.json:
         print(tables[options.what](result))
     else:

@@ -120,13 +120,14 @@ def make_parser() -> argparse.ArgumentParser:
 
     bench = _command(commands, "bench", does.bench, "measure speed against a peer")
     what = (
-        "train: Conv-4 steps against PyTorch; ntk: kernel steps against neural-tangents; search: the loop itself; "
+        "train: Conv-4 steps against PyTorch; ntk: kernel steps against neural-tangents; estimators: sampled outputs "
+        "against all; search: the loop itself; "
         "runtime: sparse networks in ONNX Runtime, OpenVINO, DeepSparse and as C; codegen: what makes the C fast"
     )
-    bench.add_argument("what", choices=["train", "ntk", "search", "runtime", "codegen"], help=what)
+    bench.add_argument("what", choices=["train", "ntk", "estimators", "search", "runtime", "codegen"], help=what)
     bench.add_argument("names", nargs="*", metavar="NAME", help="runtime: published networks (default: random masks)")
     bench.add_argument("--peer-python", help="Python of the environment that has the peer: PyTorch, DeepSparse ...")
-    bench.add_argument("--json", action="store_true", help="runtime, codegen: print JSON instead of tables")
+    bench.add_argument("--json", action="store_true", help="runtime, codegen, estimators: print JSON instead of tables")
     bench.add_argument("--growth", action="store_true", help="ntk: also over batches of 16 to 256 (ten minutes more)")
     bench.add_argument("--out", metavar="FILE", help="write the result as JSON")
     return parser

@@ -221,7 +221,7 @@ def pair_shares(
 def _examples(share: Share, which: slice) -> Share:
     if isinstance(share, Rows):
         return Rows(share.rows[which])
-    return Affine(share.a[which], share.b[which], share.mask, share.bias)
+    return Affine(share.a[which], share.b[which], share.mask, None if share.bias is None else share.bias[which])
 
 
 def default_memory() -> int:

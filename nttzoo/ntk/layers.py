@@ -8,7 +8,7 @@ a[p] b[p]^T, and its Gram matrix is taken without ever forming the Jacobian of a
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,15 +36,16 @@ def has_rule(layer: Any) -> bool:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Affine:
-    """An affine layer: inputs a [n, p, g, k], cotangents b [n, r, g, c, p], mask [g, k, c] or None; has it a bias?
+    """An affine layer: inputs a [n, p, g, k], cotangents b [n, r, g, c, p], mask [g, k, c] or None.
 
-    n examples, r outputs of the network, p positions, g groups, k inputs and c outputs of one group.
+    n examples, r outputs of the network, p positions, g groups, k inputs and c outputs of one group. `bias` holds the
+    rows of the Jacobian with respect to the layer's bias, if it has one: b summed over positions.
     """
 
     a: Float[Array, "n p g k"]
     b: Float[Array, "n r g c p"]
     mask: Bool[Array, "g k c"] | None
-    bias: bool = field(metadata={"static": True})
+    bias: Float[Array, "n r g c"] | None
 
 
 @jax.tree_util.register_dataclass
@@ -72,7 +73,7 @@ def share_of(
             jnp.concatenate([part.a for part in parts], 1),
             jnp.concatenate([part.b for part in parts], 4),
             parts[0].mask,
-            parts[0].bias,
+            None if layer.bias is None else sum(part.bias for part in parts),  # type: ignore[arg-type, misc]
         )
     rows: Any = sum(_local_rows(call, b, active) for call, b in zip(calls, cotangents, strict=True))
     return Rows(exchange.own_columns(rows, 2) if exchange else rows)
@@ -114,12 +115,16 @@ def _affine(call: Call, b: Float[Array, "r n ..."], active: bool, exchange: Exch
         inputs = layer.kernel.size // outputs
         a = a.reshape(len(a), -1, 1, inputs)
         kernel_shape = (inputs, 1, outputs)
-    b = b.reshape(r, n, -1, groups, outputs // groups).transpose(1, 0, 3, 4, 2)
+    b = b.reshape(r, n, -1, groups, outputs // groups)
+    # Summed before positions become the last axis: XLA would otherwise compute b in that order once more.
+    bias = None if layer.bias is None else b.sum(2).swapaxes(0, 1)
+    b = b.transpose(1, 0, 3, 4, 2)
     mask = layer.mask[...].reshape(kernel_shape).swapaxes(0, 1) if active and nn.is_masked(layer) else None
     if exchange:
         b = exchange.own_columns(b, 3)
+        bias = None if bias is None else exchange.own_columns(bias, 3)
         mask = None if mask is None else exchange.own_part(mask, 2)
-    return Affine(a.astype(b.dtype), b, mask, layer.bias is not None)
+    return Affine(a.astype(b.dtype), b, mask, bias)
 
 
 def _patches(layer: Any, inputs: Array) -> Float[Array, "n p taps c"]:
@@ -187,8 +192,8 @@ def gram(one: Share, two: Share, *, trace: bool) -> Array:
         share = _gram_by_pairs(one, two, trace)
     else:
         share = _gram_of_rows(_rows(one), _rows(two), trace)
-    if one.bias:
-        share += _gram_of_rows(one.b.sum(4).reshape(n1, r, -1), two.b.sum(4).reshape(n2, r, -1), trace)
+    if one.bias is not None and two.bias is not None:
+        share += _gram_of_rows(one.bias.reshape(n1, r, -1), two.bias.reshape(n2, r, -1), trace)
     return share
 
 
@@ -197,7 +202,7 @@ def as_rows(share: Share) -> Share:
     if isinstance(share, Rows) or share.b.shape[2] == share.b.shape[4] == 1:
         return share
     n, r = share.b.shape[:2]
-    bias = [share.b.sum(4).reshape(n, r, -1)] if share.bias else []
+    bias = [] if share.bias is None else [share.bias.reshape(n, r, -1)]
     return Rows(jnp.concatenate([_rows(share), *bias], 2))
 
 
@@ -232,7 +237,7 @@ def _gram_of_single_position(one: Affine, two: Affine, trace: bool) -> Array:
     """A linear layer without positions: (a a'^T + 1) * (b b'^T) entry by entry; no Jacobian at all."""
     a1, a2 = one.a[:, 0, 0], two.a[:, 0, 0]
     b1, b2 = one.b[:, :, 0, :, 0], two.b[:, :, 0, :, 0]
-    bias = 1.0 if one.bias else 0.0
+    bias = 0.0 if one.bias is None else 1.0
     if one.mask is None:
         inputs = a1 @ a2.T + bias
         cotangents = _gram_of_rows(b1, b2, trace)
