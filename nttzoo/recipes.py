@@ -47,9 +47,9 @@ class Recipe(Weights):
 
     `epochs`, `batch_size`, `learning_rate`: of Adam. `mask_every`: steps between refreshes of the mask.
     `kernel_weight`, `weight_decay`: of the loss (gamma^2 and beta in the paper). `tangents`: "all" or "active".
-    `outputs`: how many outputs are sampled per step for the kernel (None: all). `start_density`, `fall`, `fall_shape`:
-    the density falls from the start to the target over this fraction of the steps (None: the target all along).
-    `held_out`: this fraction of the images, but at least 64, is kept aside to report kernel distances on.
+    `outputs`: how many outputs each image is given per step for the kernel (None: all). `start_density`, `fall`,
+    `fall_shape`: the density falls from the start to the target over this fraction of the steps (None: the target all
+    along). `held_out`: this fraction of the images, but at least 64, is kept aside to report kernel distances on.
     """
 
     name: str

@@ -264,6 +264,9 @@ def test_bad_input_is_explained():
     for outputs in ([0, 0], [3], [-1], [], [0.5], [[0]], [[0, 0]] * 6):
         with pytest.raises(OptionError, match="outputs must be"):
             kernel_distance(model, model, x, x, outputs=jnp.array(outputs))
+    for odd in ((3, 4, 1), (4, 4, 5), (4, 4, 0)):
+        with pytest.raises(OptionError, match="cannot spread"):
+            spread_outputs(jax.random.key(0), *odd)
     with pytest.raises(ModelError, match=r"outputs \[n, o\]"):
         empirical_ntk(nnx.Conv(1, 2, (3, 3), rngs=nnx.Rngs(0)), x)
 

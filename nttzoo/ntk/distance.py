@@ -77,6 +77,11 @@ def spread_outputs(key: Key[Array, ""], examples: int, total: int, sampled: int)
     Within a half, examples take turns through the outputs in random order; the halves' orders are independent, so that
     any two outputs of any x1 and x2 are equally likely to meet.
     """
+    if examples % 2 or not 1 <= sampled <= total:
+        raise OptionError(
+            f"cannot spread {sampled} of {total} outputs over {examples} examples: the batch must have two equal "
+            f"halves, and each example 1 to {total} outputs."
+        )
     turns = jnp.arange(examples // 2 * sampled) % total
     orders = [jax.random.permutation(half, total) for half in jax.random.split(key)]
     return jnp.concatenate([order[turns].reshape(-1, sampled) for order in orders])

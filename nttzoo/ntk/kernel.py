@@ -134,10 +134,10 @@ def _kernel(
     # Many rows are kept at a time, computed a few examples at a time, and meet all columns, a few at a time. In a
     # backward pass everything is computed again: keeping it would need the memory that blocks save.
     @jax.checkpoint
-    def stripe(params: Any, many: tuple[Array, Outputs]) -> Array:
-        first = jax.tree.map(lambda leaf: leaf[:few], many)
+    def stripe(params: Any, rows: tuple[Array, Outputs]) -> Array:
+        first = jax.tree.map(lambda leaf: leaf[:few], rows)
         masks = {path: getattr(share, "mask", None) for path, share in rows_of(params, first).items()}
-        found = lax.map(lambda piece: _unmasked(rows_of(params, piece)), _cut(many, few))
+        found = lax.map(lambda piece: _unmasked(rows_of(params, piece)), _cut(rows, few))
         kept = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
 
         @jax.checkpoint
@@ -148,7 +148,7 @@ def _kernel(
         across = lax.map(lambda piece: block(kept, piece), _cut(twos, few))
         return jnp.moveaxis(across, 0, 1).reshape(across.shape[1], -1, *across.shape[3:])
 
-    stripes = lax.map(lambda piece: stripe(params, piece), _cut(ones, many))
+    stripes = lax.map(lambda rows: stripe(params, rows), _cut(ones, many))
     return stripes.reshape(-1, *stripes.shape[2:])[: len(x1), : len(columns)]
 
 

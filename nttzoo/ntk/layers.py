@@ -122,7 +122,7 @@ def _affine(call: Call, b: Float[Array, "r n ..."], active: bool, exchange: Exch
     mask = layer.mask[...].reshape(kernel_shape).swapaxes(0, 1) if active and nn.is_masked(layer) else None
     if exchange:
         b = exchange.own_columns(b, 3)
-        bias = None if bias is None else exchange.own_columns(bias, 3)
+        bias = None if bias is None else b.sum(4)
         mask = None if mask is None else exchange.own_part(mask, 2)
     return Affine(a.astype(b.dtype), b, mask, bias)
 
