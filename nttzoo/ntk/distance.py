@@ -1,8 +1,8 @@
 """How far apart two kernels are: the mean squared entry, exact or estimated from some of the outputs.
 
 The best estimate gives each example outputs of its own, spread evenly (`spread_outputs`): then even one output per
-example sees all kinds of entries, and the gradient is ten to sixty times less noisy than if all examples shared the same
-few outputs (`nttzoo bench estimators`).
+example sees all kinds of entries, and the gradient is ten to sixty times less noisy than if all examples shared the
+same one or two outputs (`nttzoo bench estimators`).
 """
 
 from __future__ import annotations
