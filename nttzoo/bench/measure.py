@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.extend.core import jaxprs_in_params
 
 from nttzoo.convolution import conv_p, conv_to_images_p, conv_to_kernel_p
 from nttzoo.errors import NttzooError
@@ -43,7 +46,7 @@ def gigaflop(function: Callable[..., Any], *arguments: Any) -> float:
 def _flop(jaxpr: Any) -> float:
     total = 0.0
     for equation in jaxpr.eqns:
-        inner = [_flop(part) for part in jax.core.jaxprs_in_params(equation.params)]
+        inner = [_flop(part) for part in jaxprs_in_params(equation.params)]
         total += equation.params.get("length", 1) * sum(inner)  # a scan runs its part `length` times
         shapes = [var.aval.shape for var in equation.invars]
         if equation.primitive is lax.dot_general_p:
@@ -64,6 +67,16 @@ def gigaflop_per_second() -> float:
     x = jnp.ones((2048, 2048))
     square = jax.jit(jnp.matmul)
     return 2 * len(x) ** 3 / 1e6 / milliseconds(lambda: square(x, x).block_until_ready(), repeats=10)
+
+
+def alone(function: Callable[..., Any], *arguments: object, devices: int = 1) -> Any:
+    """What a function of a module gives in a process of its own, with peak memory and pretended devices of its own."""
+    code = f"import json, {function.__module__} as room; print(json.dumps(room.{function.__name__}(*{arguments!r})))"
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}".strip()
+    environment = {**os.environ, **({"XLA_FLAGS": flags} if devices > 1 else {})}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    return json.loads(done.stdout.strip().splitlines()[-1])
 
 
 def run_peer(script: str, *arguments: str, python: str, timeout: float = 900) -> dict[str, Any]:

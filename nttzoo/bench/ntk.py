@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import resource
-import subprocess
-import sys
 import time
 from typing import Any
 
@@ -14,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from nttzoo import architectures, console, pruning
-from nttzoo.bench.measure import PeerError, gigaflop, gigaflop_per_second, milliseconds, run_peer
+from nttzoo.bench.measure import PeerError, alone, gigaflop, gigaflop_per_second, milliseconds, run_peer
 from nttzoo.nn import merge_params, split_params
 from nttzoo.ntk import empirical_ntk, kernel_distance, spread_outputs
 from nttzoo.provenance import origin
@@ -87,13 +84,6 @@ def peak_mib() -> int:
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
-def alone(function: str, *arguments: object) -> dict[str, Any]:
-    """One of the functions above in a process of its own, so that its peak memory is its own."""
-    code = f"import json; from nttzoo.bench import ntk; print(json.dumps(ntk.{function}(*{arguments!r})))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return json.loads(done.stdout.strip().splitlines()[-1])
-
-
 def run(*, peer_python: str, growth: bool = False) -> dict[str, Any]:
     """Our step and the peer's in turns at the paper's batch sizes; `growth`: also how both grow with it."""
     cases, curves = [], []
@@ -101,8 +91,8 @@ def run(*, peer_python: str, growth: bool = False) -> dict[str, Any]:
     with console.progress_bar() as bar:
         task = bar.add_task("kernel steps", total=len(CASES) + (2 * len(GROWTH) + 1 if growth else 0), note="")
         for name, batch, sampled, rounds in CASES:
-            ours = [alone("step", name, batch, sampled) for _ in range(max(rounds, 1))]
-            active = alone("step", name, batch, sampled, "active")
+            ours = [alone(step, name, batch, sampled) for _ in range(max(rounds, 1))]
+            active = alone(step, name, batch, sampled, "active")
             theirs = [_peer(name, batch, peer_python) for _ in range(rounds)]
             case = {"model": name, "batch": batch, "outputs": sampled or 10, **_best(ours, "nttzoo")}
             case["nttzoo_loop_ms"] = round(min(one["loop_milliseconds"] for one in ours), 2)
@@ -119,7 +109,7 @@ def run(*, peer_python: str, growth: bool = False) -> dict[str, Any]:
         peer_lives = {"lenet300": True, "lenet5": True}
         for name in peer_lives:
             for batch in GROWTH if growth else ():
-                point = {"model": name, "batch": batch, **_best([alone("step", name, batch, None, "all", 2)], "nttzoo")}
+                point = {"model": name, "batch": batch, **_best([alone(step, name, batch, None, "all", 2)], "nttzoo")}
                 if peer_lives[name]:
                     try:
                         point |= _best([_peer(name, batch, peer_python)], "peer")
@@ -128,7 +118,7 @@ def run(*, peer_python: str, growth: bool = False) -> dict[str, Any]:
                         point["peer_stopped"] = type(error).__name__ + ": " + str(error)[:80]
                 curves.append(point)
                 bar.update(task, advance=1, note=f"{name} n={batch}")
-        large = alone("thousand") if growth else None
+        large = alone(thousand) if growth else None
     what = (
         "value and gradient of the kernel loss, exact kernel unless outputs < 10; best of rounds in turns. loop: a "
         "step in a compiled loop, as a search takes them; floor: the step's products at the speed of a large one"

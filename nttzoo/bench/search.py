@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import re
-import subprocess
-import sys
 from typing import Any
 
 import jax
@@ -15,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nttzoo import architectures, console, recipes
-from nttzoo.bench.measure import milliseconds
+from nttzoo.bench.measure import alone, milliseconds
 from nttzoo.ntk import spread_outputs
 from nttzoo.objective import behaviour, ntt_loss
 from nttzoo.provenance import origin
@@ -96,16 +92,6 @@ def _bytes(types: str) -> int:
     return sum(sizes[kind] * math.prod(int(n) for n in shape.split(",") if n) for kind, shape in arrays)
 
 
-def alone(function: str, *arguments: object, devices: int = 1) -> Any:
-    """One of the functions above in a process of its own, with pretended devices."""
-    code = f"import json; from nttzoo.bench import search; print(json.dumps(search.{function}{arguments!r}))"
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}".strip()
-    environment = {**os.environ, **({"XLA_FLAGS": flags} if devices > 1 else {})}
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    return json.loads(done.stdout.strip().splitlines()[-1])
-
-
 def run() -> dict[str, Any]:
     """The loop's overhead on one device; collectives on 2, 4 and 8, batch grown with the devices."""
     loops, talks = [], []
@@ -113,11 +99,11 @@ def run() -> dict[str, Any]:
         task = bar.add_task("search steps", total=len(CASES) * (1 + len(DEVICES)), note="")
         for model, data, outputs, steps in CASES:
             case = {"model": model, "outputs": outputs or 10}
-            loops.append({**case, **alone("overhead", model, data, outputs, steps)})
+            loops.append({**case, **alone(overhead, model, data, outputs, steps)})
             bar.update(task, advance=1, note=f"{model} {loops[-1]['loop_ms']} ms")
             for devices in DEVICES:
                 batch = 8 * devices
-                talk = alone("collectives", model, data, outputs, devices, batch, devices=devices)
+                talk = alone(collectives, model, data, outputs, devices, batch, devices=devices)
                 talks.append({**case, "devices": devices, "batch": batch, "per_step": talk})
                 bar.update(task, advance=1, note=f"{model} on {devices} devices")
     what = (
