@@ -126,8 +126,8 @@ def tables(result: dict[str, Any]) -> str:
         (
             f"{case['model']}, batch {case['batch']}",
             f"{case['way']}, {case['outputs']}",
-            f"{case['variance']:.2f}",
-            f"{case['bias']:.2f}",
+            f"{case['variance']:.2g}",  # from 0.004 to 7
+            f"{case['bias']:.2g}",
             f"{case['milliseconds']:.1f}",
             f"{case['noise_at_equal_time']:.2f}x",
         )

@@ -54,11 +54,8 @@ def _flop(jaxpr: Any) -> float:
             along = math.prod(shapes[0][axis] for axis in contracted)
             total += 2 * math.prod(equation.outvars[0].aval.shape) * along
         elif equation.primitive in (conv_p, conv_to_images_p, conv_to_kernel_p):
-            window = equation.params["window"]
-            images, kernel = shapes[0][0], equation.outvars[0].aval.shape
-            if equation.primitive is not conv_to_kernel_p:
-                kernel = shapes[1]
-            total += 2 * images * math.prod(window.out) * math.prod(kernel)
+            kernel = equation.outvars[0].aval.shape if equation.primitive is conv_to_kernel_p else shapes[1]
+            total += 2 * shapes[0][0] * math.prod(equation.params["window"].out) * math.prod(kernel)
     return total
 
 

@@ -118,7 +118,10 @@ def run(*, peer_python: str, growth: bool = False) -> dict[str, Any]:
                         point["peer_stopped"] = type(error).__name__ + ": " + str(error)[:80]
                 curves.append(point)
                 bar.update(task, advance=1, note=f"{name} n={batch}")
-        large = alone(thousand) if growth else None
+        large = None
+        if growth:
+            large = alone(thousand)
+            bar.update(task, advance=1, note="conv4, 1000 images")
     what = (
         "value and gradient of the kernel loss, exact kernel unless outputs < 10; best of rounds in turns. loop: a "
         "step in a compiled loop, as a search takes them; floor: the step's products at the speed of a large one"
