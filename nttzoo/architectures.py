@@ -15,6 +15,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from nttzoo import nn
+from nttzoo.data import InputSpec
 from nttzoo.errors import ModelError, ShapeError
 from nttzoo.registry import Registry
 
@@ -27,6 +28,7 @@ class Network(nnx.Module):
     """A classifier that knows the shape of its images (without the batch axis) and its number of classes."""
 
     default_input_shape: Shape
+    input_spec: InputSpec  # if it came from a file
 
     def __init__(self, *, num_classes: int, input_shape: Shape):
         self.num_classes = num_classes
@@ -69,9 +71,13 @@ def create(name: str, *, num_classes: int = 10, input_shape: Shape | None = None
     return make(num_classes=num_classes, input_shape=shape, rngs=nnx.Rngs(rngs) if isinstance(rngs, int) else rngs)
 
 
-def blank(name: str, *, num_classes: int, input_shape: Shape, seed: int) -> Network:
-    """A network as `create` gives, but with zeros for weights: at once, for weights that come from a file."""
-    network = nnx.eval_shape(lambda: create(name, num_classes=num_classes, input_shape=input_shape, rngs=seed))
+def blank(name: str, spec: InputSpec, *, seed: int) -> Network:
+    """A network as `create` gives, but with zeros for weights: at once, for weights that come from a file.
+
+    It carries what its inputs need in `input_spec`.
+    """
+    shapes: Any = {"num_classes": len(spec.classes), "input_shape": spec.shape}
+    network = nnx.eval_shape(lambda: create(name, rngs=seed, **shapes))
     leaves, tree = jax.tree.flatten(nnx.state(network))
 
     def value(index: int, leaf: jax.ShapeDtypeStruct) -> Array:
@@ -80,6 +86,7 @@ def blank(name: str, *, num_classes: int, input_shape: Shape, seed: int) -> Netw
         return jnp.full(leaf.shape, leaf.dtype == bool, leaf.dtype)  # masks are full
 
     nnx.update(network, jax.tree.unflatten(tree, [value(i, leaf) for i, leaf in enumerate(leaves)]))
+    network.input_spec = spec
     return network
 
 

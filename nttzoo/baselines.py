@@ -1,15 +1,16 @@
-"""From a sparse network, a baseline or one that a search found, to a trained one with its counts."""
+"""From a sparse network, a baseline or a student that a search found, to a trained one with its counts."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array
 
-from nttzoo import architectures, console, cost, masks, pruning, training
+from nttzoo import architectures, console, cost, masks, pruning, search, training
 from nttzoo.data import Dataset
 
 SCORING_IMAGES = {"cifar10": 128, "svhn": 128}
@@ -74,6 +75,17 @@ def train_baseline(
         pruning.prune(network, method, density=density, scheme=scheme, batch=batch, key=config.seed)
         settings["density"] = density
     return train_network(network, data, config, settings)
+
+
+def train_student(folder: Path, data: Dataset, config: training.TrainConfig) -> Trained:
+    """Trains what a search left in the folder of a student, and keeps the weights beside it, in `trained`."""
+    network, about = search.load_student(folder)
+    settings = {"model": about["architecture"], "method": about["recipe"], "scheme": about["scheme"]}
+    settings |= {"density": about["density"], "searched_on": about["data"], "search_seed": about["seed"]}
+    trained = train_network(network, data, config, settings)
+    accuracy = trained.to_dict()["test_accuracy"]
+    search.save_student(folder / "trained", network, about | {"test_accuracy": accuracy, "train_epochs": config.epochs})
+    return trained
 
 
 def train_network(

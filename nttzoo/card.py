@@ -37,14 +37,14 @@ def card(metrics: dict[str, Any]) -> str:
         "## How it was made",
         _fill(
             f"Method `{metrics['recipe']['name']}`, seed {metrics['seed']}, {metrics['search_steps']:,} search steps "
-            f"on the unlabelled training images of {metrics['dataset']}, then {metrics['train_epochs']} epochs of Adam "
-            f"with labels{'' if metrics.get('dropout', True) else ', without dropout'}. All values are in recipe.toml. "
-            "The mean squared difference between its tangent kernel and "
-            f"the dense network's, on held-out images, fell from {metrics['kernel_before']:.4g} to "
-            f"{metrics['kernel_after']:.4g}."
+            f"on the unlabelled training images of {metrics['dataset']}, then {metrics['train']['epochs']} epochs of "
+            f"Adam with labels{'' if metrics['train']['dropout'] else ', without dropout'}. All values are in "
+            "recipe.toml. The mean squared difference between its tangent kernel and the dense network's, on held-out "
+            f"images, is {metrics['kernel_after']:.4g}; for the dense network merely pruned to this density it is "
+            f"{metrics['kernel_before']:.4g}."
         ),
         f"    {metrics['command']}",
-        f"## Test accuracy after {metrics['train_epochs']} epochs",
+        f"## Test accuracy after {metrics['train']['epochs']} epochs",
         _table(
             ("method", "scheme", "seeds", "test accuracy, %"),
             [_accuracies(row, metrics["recipe"]["name"]) for row in metrics["compared"]],
@@ -122,10 +122,10 @@ def _kilobytes(sizes: dict[str, Any], which: str) -> str:
 def _limits(metrics: dict[str, Any]) -> str:
     """What not to expect: the data set, and a search that was shorter or coarser than the paper's."""
     recipe = metrics["recipe"]
-    paper = recipes.find("ntt", metrics["architecture"], metrics["dataset"])
+    whole = recipes.find("ntt", metrics["architecture"], metrics["dataset"])
     text = f"A small network for {metrics['dataset']}; it was not tested on anything else."
-    if recipe["epochs"] < paper.epochs:
-        text += f" A short search: {recipe['epochs']} of the paper's {paper.epochs} epochs."
+    if recipe["epochs"] < whole.epochs:
+        text += f" A short search: {recipe['epochs']} of the whole recipe's {whole.epochs} epochs."
     if recipe["outputs"] is not None:
         count = len(metrics["classes"])
         text += f" The kernel was matched on {recipe['outputs']} of {count} outputs per step, drawn anew each time."
@@ -194,7 +194,7 @@ def zoo_card(entries: list[dict[str, Any]]) -> str:
             f"[{m['name']}](models/{m['name']}/card.md)",
             m["recipe"]["name"],
             f"{100 * m['chosen']['test_accuracy']:.2f}",
-            str(m["train_epochs"]),
+            str(m["train"]["epochs"]),
             f"{m['speedup']['theoretical']:.1f}x",
             f"{m['kernel_before']:.4g} -> {m['kernel_after']:.4g}",
         )

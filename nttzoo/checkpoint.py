@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def check_room(folder: Path, size: int) -> None:
 
 
 def pack(model: nnx.Module) -> dict[str, np.ndarray]:
-    """A sparse model's arrays without its zeros: packed mask bits, surviving values, and all other parameters."""
+    """A sparse model's arrays without its zeros: packed mask bits, surviving values, and all else but random keys."""
     packed: dict[str, np.ndarray] = {}
     layers = masked_layers(model)
     for path, layer in layers.items():
@@ -78,17 +79,14 @@ def pack(model: nnx.Module) -> dict[str, np.ndarray]:
         packed[f"{path_name(path)}.mask"] = np.packbits(mask.reshape(-1))
         if mask.any():  # Orbax does not store empty arrays
             packed[f"{path_name(path)}.kernel"] = np.asarray(layer.kernel[...])[mask]
-    kernels = {(*path, "kernel") for path in layers}
-    for path, value in nnx.to_flat_state(nnx.state(model, nnx.Param)):
-        if path not in kernels:
-            packed[path_name(path)] = np.asarray(value[...])
+    for path, value in _others(model, layers):
+        packed[path_name(path)] = np.asarray(value[...])
     return packed
 
 
 def unpack(model: nnx.Module, packed: dict[str, Any]) -> None:
-    """Sets a model's masks and parameters, in place, from what `pack` made of a model of the same shapes."""
+    """Sets a model's arrays, in place, from what `pack` made of a model of the same shapes."""
     layers = masked_layers(model)
-    kernels = {(*path, "kernel") for path in layers}
     for path, layer in layers.items():
         bits = np.unpackbits(np.asarray(packed[f"{path_name(path)}.mask"]), count=layer.mask.size)
         mask = bits.astype(bool).reshape(layer.mask.shape)
@@ -96,9 +94,15 @@ def unpack(model: nnx.Module, packed: dict[str, Any]) -> None:
         if mask.any():
             kernel[mask] = np.asarray(packed[f"{path_name(path)}.kernel"])
         layer.mask[...], layer.kernel[...] = jnp.asarray(mask), jnp.asarray(kernel)
-    for path, value in nnx.to_flat_state(nnx.state(model, nnx.Param)):
-        if path not in kernels:
-            value[...] = jnp.asarray(packed[path_name(path)])
+    for path, value in _others(model, layers):
+        value[...] = jnp.asarray(packed[path_name(path)])
+
+
+def _others(model: nnx.Module, layers: Collection[tuple[Any, ...]]) -> list[tuple[tuple[Any, ...], Any]]:
+    """The variables of a model that are not pruned: biases, norms and their statistics ..."""
+    pruned = {(*path, name) for path in layers for name in ("kernel", "mask")}
+    kept = nnx.state(model, nnx.Not(nnx.RngState))
+    return [(path, value) for path, value in nnx.to_flat_state(kept) if path not in pruned]
 
 
 def _alone(folder: Path) -> Any:

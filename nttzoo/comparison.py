@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from threading import Lock
@@ -17,6 +18,8 @@ from typing import Any
 from nttzoo import baselines, console, provenance, recipes, search
 from nttzoo.data import Dataset
 from nttzoo.errors import OptionError, RunError, UnknownName
+from nttzoo.lock import FileLock
+from nttzoo.masks import SCHEMES, check_density
 from nttzoo.pruning import METHODS
 from nttzoo.training import TrainConfig
 
@@ -47,6 +50,12 @@ class Comparison:
             values = getattr(self, name)
             if len(set(values)) < len(values):
                 raise OptionError(f"{name} names something twice: {', '.join(map(str, values))}.")
+        for density in self.densities:
+            check_density(density)
+        for scheme in self.schemes:
+            SCHEMES[scheme]
+        if self.train_epochs < 1:
+            raise OptionError(f"train_epochs is {self.train_epochs}; networks are compared after 1 epoch or more.")
         for method in self.methods:
             if method not in (*recipes.NAMES, *METHODS, "dense"):
                 raise UnknownName("method", method, (*recipes.NAMES, *METHODS, "dense"))
@@ -69,6 +78,10 @@ class Comparison:
         recipe = recipes.find(method, self.model, self.data).change(**change)
         names: dict[str, Any] = {"model": self.model, "data": self.data}
         return search.SearchConfig(**names, densities=self.densities, schemes=self.schemes, seed=seed, recipe=recipe)
+
+    def training(self, seed: int) -> TrainConfig:
+        """The supervised phase, alike for all methods."""
+        return TrainConfig(epochs=self.train_epochs, dropout=self.dropout, seed=seed)
 
     def folder(self, config: search.SearchConfig) -> str:
         """A name for the folder of one of the searches: says which values of the recipe were changed."""
@@ -101,19 +114,38 @@ def run(
     """
     if jobs < 1:
         raise OptionError(f"jobs is {jobs}; it is how many trainings run side by side, 1 or more.")
+    with _alone(out):
+        return _run(comparison, dataset, out, runs, jobs, where)
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Keeps other processes from the file: it is written anew after each case, so that one would undo another's."""
+    path = out.with_name(f".{out.name}.lock")
+    path.touch()
+    lock = FileLock(path)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        lock.release()
+
+
+def _run(
+    comparison: Comparison, dataset: Dataset, out: Path, runs: Path, jobs: int, where: dict[str, Any]
+) -> dict[str, Any]:
     content: dict[str, Any] = {"cases": [], "origins": []}
     if out.exists():
-        content = provenance.read_json(out)
+        content = read(out)
         if not comparison.extends(Comparison.from_dict(content["comparison"])):
             raise RunError(
                 f"{out} holds another comparison: {content['comparison']}. Methods and seeds may be added to it, "
                 "nothing else may change. Choose another file with --out."
             )
-    order = list(comparison.cases())
-    done = [_case_of(case) for case in content["cases"]]
-    missing = [case for case in order if case not in done]
+    missing = missing_cases(comparison, content)
     if not missing:
         return content
+    order = list(comparison.cases())
     content = {"comparison": comparison.to_dict(), "cases": content["cases"], "origins": _origins(content)}
     found = _search(comparison, missing, runs, where)
 
@@ -132,6 +164,20 @@ def run(
         for case in missing:
             measure(case)
     return content
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The content of a comparison's file."""
+    content = provenance.read_json(path)
+    if not isinstance(content, dict) or not {"comparison", "cases"} <= content.keys():
+        raise RunError(f"{path} is not a comparison: `nttzoo compare` writes them.")
+    return content
+
+
+def missing_cases(comparison: Comparison, content: dict[str, Any]) -> list[Case]:
+    """The cases that are still to be measured."""
+    done = [_case_of(case) for case in content["cases"]]
+    return [case for case in comparison.cases() if case not in done]
 
 
 def origin_of(content: dict[str, Any], case: Case) -> dict[str, Any]:
@@ -185,18 +231,12 @@ def _train(
     progress: bool,
 ) -> dict[str, Any]:
     """Trains the network of one case; a student's trained weights are kept beside it."""
-    config = TrainConfig(
-        epochs=comparison.train_epochs, dropout=comparison.dropout, seed=case["seed"], progress=progress
-    )
+    config = replace(comparison.training(case["seed"]), progress=progress)
     measured: dict[str, Any] = {}
     if case["method"] in recipes.NAMES:
         summary = found[case["method"], case["seed"]]
         name = search.Target(case["density"], case["scheme"]).name
-        folder = summary.folder / "students" / name
-        network, about = search.load_student(folder)
-        trained = baselines.train_network(network, dataset, config, {"model": comparison.model})
-        metrics = {"test_accuracy": trained.history.test_accuracy[-1], "train_epochs": config.epochs}
-        search.save_student(folder / "trained", network, about | metrics)
+        trained = baselines.train_student(summary.folder / "students" / name, dataset, config)
         student = summary.content["students"][name]
         measured = {key: student[key] for key in ("kernel_before", "kernel_after", "target_after")}
         measured["search_steps"] = summary.content["steps"]

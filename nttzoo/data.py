@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -106,6 +107,30 @@ class Labelled:
 
 
 @dataclass(frozen=True)
+class InputSpec:
+    """What a network's inputs need: images of `shape`, standardised with `mean` and `std`; what its outputs mean."""
+
+    shape: tuple[int, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    classes: tuple[str, ...]
+
+    def standardise(self, images: Num[Array, "n h w c"] | Num[np.ndarray, "n h w c"]) -> Float[Array, "n h w c"]:
+        """Raw images (uint8, or floats from 0 to 1) as the network takes them."""
+        return standardise(jnp.asarray(images), *(jnp.asarray(x, jnp.float32) for x in (self.mean, self.std)))
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """For JSON, among other things that are known of a network."""
+        shown = {"input_shape": self.shape, "mean": self.mean, "std": self.std, "classes": self.classes}
+        return {key: list(values) for key, values in shown.items()}
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> InputSpec:
+        """From what `to_dict` gave, among other things."""
+        return cls(*(tuple(content[key]) for key in ("input_shape", "mean", "std", "classes")))
+
+
+@dataclass(frozen=True)
 class Dataset:
     """A training and a test set, their class names, and the statistics of the training images."""
 
@@ -135,9 +160,15 @@ class Dataset:
         """Standard deviation of the training images per channel, on the same scale."""
         return self._moments[1]
 
+    @property
+    def input_spec(self) -> InputSpec:
+        """What a network for this data set has to know of its inputs and outputs."""
+        mean, std = (tuple(map(float, moments)) for moments in (self.mean, self.std))
+        return InputSpec(tuple(self.input_shape), mean, std, tuple(self.classes))
+
     def standardise(self, images: Num[np.ndarray, "n h w c"]) -> Float[Array, "n h w c"]:
         """Images on the scale of this data set's training images: mean 0 and standard deviation 1 per channel."""
-        return standardise(jnp.asarray(images), jnp.asarray(self.mean), jnp.asarray(self.std))
+        return self.input_spec.standardise(images)
 
     @cached_property
     def _moments(self) -> tuple[np.ndarray, np.ndarray]:

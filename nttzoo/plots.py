@@ -90,7 +90,8 @@ def _curves(axis: Any, found: Found, term: str, label: str) -> None:
         held = [(step, entry[f"held_out_{term}"]) for step, entry in entries if f"held_out_{term}" in entry]
         axis.plot(*zip(*batches, strict=True), color=colour, alpha=0.4, linewidth=1)
         axis.plot(*zip(*held, strict=True), color=colour, marker="o", markersize=3, label=name)
-    axis.set(xlabel="step", ylabel=label, yscale="log", title=f"{label}\nline: batches, dots: held out")
+    dots = "held out" if found.plan.held_out else "a fixed set"
+    axis.set(xlabel="step", ylabel=label, yscale="log", title=f"{label}\nline: batches, dots: {dots}")
     axis.legend(frameon=False)
 
 

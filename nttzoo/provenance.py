@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
 import shlex
 import sys
 import time
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -21,10 +23,10 @@ PACKAGES = ("nttzoo", "jax", "jaxlib", "flax", "optax", "numpy")
 
 def origin(command: str | None = None) -> dict[str, Any]:
     """The command, date, versions and machine of a measurement."""
-    program = "/".join(Path(sys.argv[0]).parts[-2:])
     return {
-        "command": command or shlex.join(["python", program, *map(_without_folders, sys.argv[1:])]),
+        "command": command or shlex.join([*_program(), *map(_without_folders, sys.argv[1:])]),
         "date": time.strftime("%Y-%m-%d"),
+        "code": code_hash(),
         "python": platform.python_version(),
         "versions": {name: metadata.version(name) for name in PACKAGES},
         "machine": {
@@ -33,6 +35,23 @@ def origin(command: str | None = None) -> dict[str, Any]:
             "memory_gib": round(psutil.virtual_memory().total / 2**30),
         },
     }
+
+
+@cache
+def code_hash() -> str:
+    """Twelve hex digits that tell one state of this package's source from another: versions are too coarse."""
+    package = Path(__file__).parent
+    total = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        content = path.read_bytes()
+        total.update(f"{path.relative_to(package).as_posix()} {len(content)}\n".encode() + content)
+    return total.hexdigest()[:12]
+
+
+def _program() -> list[str]:
+    """How this process was called: a script with its folder, an installed command by its name."""
+    program = Path(sys.argv[0])
+    return ["python", "/".join(program.parts[-2:])] if program.suffix == ".py" else [program.name]
 
 
 def _without_folders(argument: str) -> str:

@@ -6,6 +6,7 @@ accuracy is published, and the card shows all methods that were compared.
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import asdict
 from pathlib import Path
@@ -15,27 +16,51 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from nttzoo import card, checkpoint, codegen, comparison, cost, export, masks, provenance, recipes, search, zoo
+from nttzoo import (
+    architectures,
+    card,
+    checkpoint,
+    codegen,
+    comparison,
+    cost,
+    export,
+    masks,
+    provenance,
+    recipes,
+    search,
+    zoo,
+)
 from nttzoo.data import Dataset
 from nttzoo.errors import ExportError, RunError
 from nttzoo.nn import masked_layers, set_masks
 
+TRAINING = ("epochs", "batch_size", "learning_rate", "optimizer", "loss", "dropout")  # what a card tells of it
+
 
 def publish(file: Path, dataset: Dataset, *, runs: Path, home: Path) -> list[str]:
     """Writes one entry per density and scheme of a comparison; `runs` holds its searches. Returns the names."""
-    content = provenance.read_json(file)
+    content = comparison.read(file)
     asked = comparison.Comparison.from_dict(content["comparison"])
+    if missing := comparison.missing_cases(asked, content):
+        raise RunError(
+            f"{file} is not finished: {len(missing)} networks are still to be trained, the first is {missing[0]}. Run "
+            "the command that made it again; it goes on."
+        )
     # All are looked at before the first is written.
     entries = [
         _metrics(asked, content, density, scheme, dataset, runs)
         for scheme in asked.schemes
         for density in asked.densities
     ]
-    images = np.asarray(dataset.standardise(dataset.test.images[:64]))
+    names = [metrics["name"] for metrics, _ in entries]
+    # New manifests are made for all entries: one that was tampered with must not be blessed by that.
+    zoo.verify(home, leave_out=names)
     for metrics, folder in entries:
-        _write_entry(home, metrics, folder, images)
+        _write_entry(_part(home, metrics["name"]), metrics, folder, dataset)
+    for name in names:
+        _move_entry(home, name)
     regenerate(home)
-    return [metrics["name"] for metrics, _ in entries]
+    return names
 
 
 def _metrics(
@@ -51,6 +76,7 @@ def _metrics(
     target = search.Target(density, scheme)
     folder = runs / asked.folder(config) / "students" / target.name
     model, _ = search.load_student(folder)
+    _check_trained(folder / "trained", {"test_accuracy": best["test_accuracy"], "train_epochs": asked.train_epochs})
     speedup = cost.speedup(model).to_dict()
     if speedup["without_dead"] is None:
         raise RunError(f"{folder} is not worth publishing: no path leads from its inputs to its outputs.")
@@ -64,8 +90,7 @@ def _metrics(
         "recipe": asdict(config.recipe),
         "seed": best["seed"],
         "search_steps": best["search_steps"],
-        "train_epochs": asked.train_epochs,
-        "dropout": asked.dropout,
+        "train": {key: getattr(asked.training(best["seed"]), key) for key in TRAINING},
         "kernel_before": best["kernel_before"],
         "kernel_after": best["kernel_after"],
         "chosen": {key: best[key] for key in ("test_accuracy", "validation_accuracy")},
@@ -73,14 +98,22 @@ def _metrics(
         "compared": _compared(here, scheme),
         "layers": [asdict(layer) for layer in masks.density_report(model).layers],
         "speedup": speedup,
-        "input_shape": list(dataset.input_shape),
-        "mean": [float(value) for value in dataset.mean],
-        "std": [float(value) for value in dataset.std],
-        "classes": list(dataset.classes),
+        **dataset.input_spec.to_dict(),
         "licence": dataset.licence,
         **{key: comparison.origin_of(content, best)[key] for key in ("command", "date", "versions", "machine")},
     }
     return metrics, folder
+
+
+def _check_trained(folder: Path, told: dict[str, Any]) -> None:
+    """Raises unless the trained weights beside a student are those that the comparison tells of."""
+    about = provenance.read_json(folder / "model.json")
+    seen = {key: about.get(key) for key in told}
+    if seen != told:
+        raise RunError(
+            f"the weights in {folder} are those of another training: {seen} there, {told} in the comparison. Do the "
+            "comparison again with another file and another folder of searches."
+        )
 
 
 def _compared(cases: list[dict[str, Any]], scheme: str) -> list[dict[str, Any]]:
@@ -95,25 +128,33 @@ def _compared(cases: list[dict[str, Any]], scheme: str) -> list[dict[str, Any]]:
     return list(rows.values())
 
 
-def _write_entry(home: Path, metrics: dict[str, Any], student: Path, images: np.ndarray) -> None:
-    """Writes an entry's folders beside their places and moves them there when they are whole."""
+def _part(home: Path, name: str) -> Path:
+    """Where an entry lies until it is whole."""
+    return home / f".publishing-{name}"
+
+
+def _write_entry(part: Path, metrics: dict[str, Any], student: Path, dataset: Dataset) -> None:
+    """Writes both folders of an entry."""
     name = metrics["name"]
-    part = home / f".publishing-{name}"
+    images = np.asarray(dataset.standardise(dataset.test.images[:64]))
     shutil.rmtree(part, ignore_errors=True)
     people, machines = part / "models" / name, part / "checkpoints" / name
     people.mkdir(parents=True)
     machines.mkdir(parents=True)
     for kind, folder in (("init", student), ("trained", student / "trained")):
-        if folder.is_dir():
-            checkpoint.save_arrays(machines / kind, checkpoint.load_arrays(folder / "arrays"))
-            model = zoo.build(metrics)
-            checkpoint.unpack(model, checkpoint.load_arrays(machines / kind))
-            model.eval()
-    export.export_onnx(model, people / "model.onnx", name=name, images=images)  # trained, if it was
+        checkpoint.save_arrays(machines / kind, checkpoint.load_arrays(folder / "arrays"))
+        model = architectures.blank(metrics["architecture"], dataset.input_spec, seed=metrics["seed"])
+        checkpoint.unpack(model, checkpoint.load_arrays(machines / kind))
+        model.eval()
+    export.export_onnx(model, people / "model.onnx", name=name, images=images)  # the trained one
     metrics["c"] = as_c(people / "model.onnx", model, images)
     provenance.write_json(people / "metrics.json", metrics)
     (people / "recipe.toml").write_text(_toml(metrics))
-    (people / "card.md").write_text(card.card(metrics))
+
+
+def _move_entry(home: Path, name: str) -> None:
+    """Puts a whole entry in its place."""
+    part = _part(home, name)
     for kind in ("models", "checkpoints"):
         target = home / kind / name
         target.parent.mkdir(exist_ok=True)
@@ -141,6 +182,7 @@ def as_c(file: Path, model: Any, images: np.ndarray) -> dict[str, float]:
 
 def add_runtimes(measured: Path, home: Path) -> list[str]:
     """Enters what `nttzoo bench runtime` measured into the entries that it names; returns their names."""
+    zoo.verify(home)
     content = provenance.read_json(measured)
     dense = {case["architecture"]: case["milliseconds"] for case in content["cases"] if case["density"] == 1}
     names = []
@@ -181,8 +223,9 @@ def _toml(metrics: dict[str, Any]) -> str:
     """The search that made an entry, as a file for people."""
     lines = [f"# nttzoo search: {metrics['name']}", ""]
     lines += [f'{key} = "{metrics[key]}"' for key in ("architecture", "dataset", "scheme")]
-    lines += [f"density = {metrics['density']!r}", f"seed = {metrics['seed']}", "", "[recipe]"]
-    for key, value in metrics["recipe"].items():
-        if value is not None:
-            lines.append(f"{key} = " + (f'"{value}"' if isinstance(value, str) else repr(value)))
-    return "\n".join([*lines, "", "[train]", f"epochs = {metrics['train_epochs']}", ""])
+    lines += [f"density = {metrics['density']!r}", f"seed = {metrics['seed']}"]
+    for part in ("recipe", "train"):
+        lines += ["", f"[{part}]"]
+        # JSON writes strings, numbers and truth values as TOML does.
+        lines += [f"{key} = {json.dumps(value)}" for key, value in metrics[part].items() if value is not None]
+    return "\n".join([*lines, ""])

@@ -11,34 +11,19 @@ import fnmatch
 import hashlib
 import os
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Float, Num
 
 from nttzoo import architectures, provenance
-from nttzoo.data import standardise
+from nttzoo.data import InputSpec
 from nttzoo.errors import OptionError, RunError, UnknownName, ZooError
 
 FORMAT = 1
 Weights = Literal["init", "trained"]
-
-
-@dataclass(frozen=True)
-class InputSpec:
-    """What a network's inputs need: images of `shape`, standardised with `mean` and `std`; what its outputs mean."""
-
-    shape: tuple[int, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    classes: tuple[str, ...]
-
-    def standardise(self, images: Num[np.ndarray, "n h w c"]) -> Float[Array, "n h w c"]:
-        """Raw images (uint8, or floats from 0 to 1) as the network takes them."""
-        return standardise(jnp.asarray(images), jnp.asarray(self.mean), jnp.asarray(self.std))
 
 
 @dataclass(frozen=True)
@@ -85,9 +70,10 @@ def homes() -> list[Path]:
     return [own, *([Path(extra)] if extra else [])]
 
 
-def _places() -> dict[str, _Place]:
+def _places(only: Path | None = None) -> dict[str, _Place]:
+    """The entries of all homes, or of one, by name."""
     found = {}
-    for home in homes():
+    for home in [only] if only else homes():
         index = home / "models" / "index.json"
         if index.exists():
             for name, entry in read_index(home).items():
@@ -152,24 +138,12 @@ def load(name: str | Path, *, weights: Weights = "init") -> architectures.Networ
     place = _find(name)
     check(place)
     metrics = provenance.read_json(place.folders[0] / "metrics.json")
-    model = build(metrics)
+    model = architectures.blank(metrics["architecture"], InputSpec.from_dict(metrics), seed=metrics["seed"])
     arrays = place.folders[1] / weights
     if not arrays.is_dir():
         raise ZooError(f"{name!r} has no {weights} weights.")
     checkpoint.unpack(model, checkpoint.load_arrays(arrays))
     model.eval()
-    return model
-
-
-def build(metrics: dict[str, Any]) -> Any:
-    """A network as an entry's metrics describe it, with what its inputs need; weights and masks are still to come."""
-    spec = InputSpec(
-        tuple(metrics["input_shape"]), tuple(metrics["mean"]), tuple(metrics["std"]), tuple(metrics["classes"])
-    )
-    model: Any = architectures.blank(
-        metrics["architecture"], num_classes=len(spec.classes), input_shape=spec.shape, seed=metrics["seed"]
-    )
-    model.input_spec = spec
     return model
 
 
@@ -182,7 +156,14 @@ def _load_own(folder: Path, weights: Weights) -> Any:
         raise RunError(
             f"{folder} holds {len(students)} students{': ' + names if names else ''}. Give the folder of one of them."
         )
-    return search.load_student(students[0] / "trained" if weights == "trained" else students[0])[0]
+    if weights == "init":
+        return search.load_student(students[0])[0]
+    if not (students[0] / "trained").is_dir():
+        raise RunError(
+            f"{students[0]} is not trained yet: `nttzoo train --start {students[0]} --data NAME` does that. Its sparse "
+            'initialisation are the weights "init".'
+        )
+    return search.load_student(students[0] / "trained")[0]
 
 
 def onnx_file(name: str) -> Path:
@@ -266,9 +247,9 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def verify() -> list[str]:
-    """Checks all entries; returns their names, or raises at the first one that is not as published."""
-    places = _places()
-    for place in places.values():
+def verify(home: Path | None = None, *, leave_out: Collection[str] = ()) -> list[str]:
+    """Checks all entries, or those of one folder; returns their names, or raises at one that is not as published."""
+    places = [place for name, place in _places(home).items() if name not in leave_out]
+    for place in places:
         check(place)
-    return sorted(places)
+    return sorted(place.name for place in places)

@@ -5,7 +5,7 @@ import pytest
 from flax import nnx
 from jax import lax
 
-from nttzoo import architectures, cost, masks, nn
+from nttzoo import architectures, cost, data, masks, nn
 from nttzoo.architectures import create, max_pool
 from nttzoo.errors import ModelError, ShapeError, UnknownName
 
@@ -29,7 +29,10 @@ def small():
 def test_a_blank_network_has_the_same_state_without_weights(name):
     options = {"num_classes": 3, "input_shape": (16, 16, 1)}
     made = architectures.create(name, **options, rngs=0)
-    blank = architectures.blank(name, **options, seed=0)
+    spec = data.InputSpec((16, 16, 1), (0.5,), (0.25,), ("a", "b", "c"))
+    blank = architectures.blank(name, spec, seed=0)
+    assert blank.input_spec == spec
+    made.input_spec = spec
     assert nnx.graphdef(blank) == nnx.graphdef(made)
     assert jax.tree.map(jnp.shape, nnx.state(blank)) == jax.tree.map(jnp.shape, nnx.state(made))
     for kind, value in ((nnx.Param, 0), (nn.Mask, 1)):

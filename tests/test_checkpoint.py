@@ -34,6 +34,19 @@ def test_an_emptied_layer_can_be_stored(tmp_path):
     np.testing.assert_array_equal(model(x), other(x))
 
 
+def test_a_norms_statistics_are_stored_too():
+    def normed(seed):
+        rngs = nnx.Rngs(seed)
+        return nn.sparsify(nnx.Sequential(nnx.Linear(3, 4, rngs=rngs), nnx.BatchNorm(4, rngs=rngs), nnx.Dropout(0.5)))
+
+    model, other = normed(0), normed(1)
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(5, 3)), jnp.float32)
+    model(x, rngs=nnx.Rngs(0))  # in training mode: moves mean and variance
+    checkpoint.unpack(other, checkpoint.pack(model))
+    model.eval(), other.eval()
+    np.testing.assert_array_equal(model(x), other(x))
+
+
 def test_arrays_come_back_as_they_were_and_a_new_save_replaces_the_old(tmp_path):
     first = {"a.mask": np.arange(5, dtype=np.uint8), "b": np.array([[1.5, np.pi]], np.float32)}
     checkpoint.save_arrays(tmp_path / "arrays", first)

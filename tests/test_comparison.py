@@ -4,7 +4,7 @@ import time
 import pytest
 
 from nttzoo import baselines, cli, comparison, data, training
-from nttzoo.errors import OptionError, RunError, UnknownName
+from nttzoo.errors import NttzooError, OptionError, RunError, UnknownName
 
 VALUES = {
     "model": "lenet300",
@@ -41,6 +41,40 @@ def test_other_values_of_the_recipe_get_another_folder():
 def test_an_unknown_method_lists_the_near_misses():
     with pytest.raises(UnknownName, match="Did you mean 'magnitude'"):
         comparison.Comparison(**{**VALUES, "methods": ("magnitudes",)})
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"train_epochs": 0}, "train_epochs is 0"),
+        ({"densities": (0.1, 1.5)}, r"not in \(0, 1\]"),
+        ({"schemes": ("layers",)}, "Did you mean 'layerwise'"),
+    ],
+)
+def test_bad_values_are_refused_before_any_work(change, says):
+    with pytest.raises(NttzooError, match=says):
+        comparison.Comparison(**{**VALUES, **change})
+
+
+def test_another_file_is_not_taken_for_a_comparison(tmp_path):
+    (tmp_path / "c.json").write_text('{"loads": []}')
+    with pytest.raises(RunError, match=r"c\.json is not a comparison"):
+        comparison.run(comparison.Comparison(**VALUES), data.load("mnist5k"), out=tmp_path / "c.json", runs=tmp_path)
+
+
+def test_one_process_at_a_time_writes_a_comparison(tmp_path, monkeypatch):
+    asked = comparison.Comparison(**{**VALUES, "methods": ("random",), "densities": (0.05,), "seeds": (0,)})
+    where = {"out": tmp_path / "c.json", "runs": tmp_path}
+    real = baselines.train_baseline
+
+    def meanwhile(*args, **kwargs):
+        with pytest.raises(RunError, match=r"another process is at work on .*c\.json"):
+            comparison.run(asked, data.load("mnist5k"), **where)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(baselines, "train_baseline", meanwhile)
+    comparison.run(asked, data.load("mnist5k"), **where)
+    assert [path.name for path in tmp_path.iterdir()] == ["c.json"]
 
 
 def test_a_comparison_grows_case_by_case_and_goes_on(tmp_path, monkeypatch, capsys):
@@ -86,7 +120,7 @@ def test_methods_and_seeds_may_be_added_and_networks_trained_side_by_side(tmp_pa
     assert json.loads(where["out"].read_text()) == content
     # The first case still says what made it.
     commands = [comparison.origin_of(content, case)["command"] for case in content["cases"]]
-    assert commands == [*5 * ["python second"], "python first"]
+    assert commands == [*5 * ["second"], "first"]
     assert [{key: case[key] for key in measured} for case, measured in zip(content["cases"], grown.cases(), strict=True)
             ] == list(grown.cases())  # fmt: skip
     assert alone in content["cases"]

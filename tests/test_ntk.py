@@ -282,6 +282,14 @@ def test_training_mode_is_refused_with_the_way_out():
         empirical_ntk(residual, x)
 
 
+def test_a_teacher_in_training_mode_is_refused_too():
+    teacher, x, _ = networks.build("conv4")
+    student = nnx.clone(teacher)
+    teacher.train()
+    with pytest.raises(ModelError, match=r"dropout1.*model\.eval\(\)"):
+        kernel_distance(student, teacher, x, x)
+
+
 def test_a_kernel_that_is_not_finite_names_the_layer():
     model, x, _ = networks.build("lenet300")
     model.linear3.bias[...] = jnp.zeros(3)

@@ -1,8 +1,10 @@
 import json
 import platform
+import shutil
 import sys
 import time
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +24,24 @@ def test_the_origin_says_command_date_versions_and_machine(monkeypatch):
     assert origin["machine"]["memory_gib"] >= 1
     assert origin["machine"]["processor"]
     json.dumps(origin, allow_nan=False)
+
+
+def test_an_installed_command_is_told_by_its_name(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/somebody/env/bin/nttzoo", "list"])
+    assert provenance.origin()["command"] == "nttzoo list"
+
+
+def test_the_origin_tells_states_of_the_code_apart(tmp_path, monkeypatch):
+    now = provenance.origin()["code"]
+    package = tmp_path / "nttzoo"
+    shutil.copytree(Path(provenance.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(provenance, "__file__", str(package / "provenance.py"))
+    provenance.code_hash.cache_clear()
+    assert provenance.code_hash() == now
+    (package / "pace.py").write_text((package / "pace.py").read_text() + "\n")
+    provenance.code_hash.cache_clear()
+    assert provenance.code_hash() != now
+    provenance.code_hash.cache_clear()
 
 
 def test_a_command_can_be_given():

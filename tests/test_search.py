@@ -1,6 +1,7 @@
 import dataclasses
 import itertools
 import json
+import re
 
 import jax
 import jax.numpy as jnp
@@ -89,6 +90,19 @@ def test_the_density_falls_geometrically_and_then_stays():
     assert plan.density(0.01, 10) == pytest.approx(0.02)
     assert [plan.density(0.01, step) for step in (20, 30, 40)] == [0.01] * 3
     assert plan.density(0.2, 0) == 0.2, "a target above the start is not approached from below"
+
+
+def test_a_density_that_need_not_fall_is_not_refused_for_it():
+    (found,) = transfer(densities=(0.5,), start_density=0.5, mask_every=10).students
+    assert masks.density_report(found.model).total.density == pytest.approx(0.5, abs=0.01)
+
+
+@pytest.mark.parametrize("scheme", ["layerwise", "global"])
+def test_where_the_density_falls_before_means_pruned_to_the_same_density(scheme):
+    plain, falling = (transfer(schemes=(scheme,), **more).students[0] for more in ({}, {"start_density": 0.5}))
+    assert falling.kernel_before == plain.kernel_before
+    assert falling.target_before == plain.target_before
+    assert falling.kernel_after != plain.kernel_after
 
 
 @pytest.mark.parametrize(
@@ -315,6 +329,31 @@ def test_a_folder_belongs_to_one_config(tmp_path):
     assert json.loads((tmp_path / "run" / "config.json").read_text()) == {"seed": 1}
 
 
+def test_a_folder_is_one_process_at_a_time(tmp_path):
+    journal = search.Journal(tmp_path / "run")
+    journal.claim({"seed": 0})
+    for fresh in (False, True):
+        with pytest.raises(RunError, match="another process is at work on"):
+            claim(tmp_path / "run", {"seed": 0}, fresh=fresh)
+    journal.close()
+    claim(tmp_path / "run", {"seed": 0})
+
+
+def test_a_fresh_start_that_is_killed_leaves_no_run_that_looks_finished(tmp_path, monkeypatch):
+    claim(tmp_path, {"seed": 0})
+    (tmp_path / "students").mkdir()
+    (tmp_path / "summary.json").write_text("{}")
+
+    def killed(folder):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("shutil.rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        claim(tmp_path, {"seed": 0}, fresh=True)
+    assert not (tmp_path / "summary.json").exists()
+    assert (tmp_path / "config.json").exists()
+
+
 def test_a_transfer_does_not_go_on_with_another_recipe(tmp_path):
     finished(tmp_path / "run")
     with pytest.raises(RunError, match=r"recipe.learning_rate: 0.002 there, 0.001 now"):
@@ -329,7 +368,7 @@ def test_a_folder_with_other_things_is_left_alone(tmp_path):
     assert (tmp_path / "thesis.tex").exists()
 
 
-def test_going_on_with_other_devices_is_said(tmp_path):
+def test_going_on_with_other_devices_or_other_code_is_said(tmp_path):
     def go_on():
         journal = search.Journal(tmp_path)
         search.transfer(teacher(), images(), config(mask_every=100), journal=journal, progress=False)
@@ -341,6 +380,9 @@ def test_going_on_with_other_devices_is_said(tmp_path):
     assert '"devices": 1' in lines
     (tmp_path / "metrics.jsonl").write_text(lines.replace('"devices": 1', '"devices": 8'))
     with pytest.warns(UserWarning, match="had 8 device.* goes on with 1"):
+        go_on()
+    (tmp_path / "metrics.jsonl").write_text(re.sub('"code": "[^"]*"', '"code": "0123456789ab"', lines))
+    with pytest.warns(UserWarning, match=r"another version of nttzoo's code \(0123456789ab, now "):
         go_on()
 
 

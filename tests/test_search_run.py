@@ -1,6 +1,7 @@
 """`python scripts/search.py` as people use it."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -8,9 +9,10 @@ import time
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 
-from nttzoo import checkpoint, cli, masks, search
+from nttzoo import checkpoint, cli, data, masks, search
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "search.py"
 SHORT = ["--epochs", "1", "--batch-size", "16", "--mask-every", "50", "--density", "0.02", "0.1"]
@@ -49,6 +51,21 @@ def test_a_run_ends_with_students_summary_picture_and_the_next_command(whole):
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines][:3] == [0, 50, 100]
     assert {"kernel", "target", "decay", "churn", "density"} <= lines[1]["students"]["2pct-layerwise"].keys()
+
+
+def test_from_search_over_training_to_export(whole, tmp_path, capsys):
+    student = tmp_path / "student"
+    shutil.copytree(whole[0] / "students" / "2pct-layerwise", student)
+    cli.main(["train", "--start", str(student), "--data", "mnist5k", "--epochs", "1"])
+    printed = capsys.readouterr().out
+    assert f"nttzoo export {student} model.onnx" in printed
+    cli.main(["export", str(student), str(tmp_path / "model.onnx")])
+    digits = data.load("mnist5k")
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    (logits,) = session.run(None, {"images": np.asarray(digits.standardise(digits.test.images))})
+    accuracy = (logits.argmax(1) == digits.test.labels).mean()
+    assert accuracy == pytest.approx(json.loads((student / "trained" / "model.json").read_text())["test_accuracy"])
+    assert json.loads(session.get_modelmeta().custom_metadata_map["classes"]) == list("0123456789")
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])

@@ -1,5 +1,6 @@
 import json
 import shutil
+import tomllib
 from pathlib import Path
 
 import jax
@@ -12,7 +13,7 @@ from flax import nnx
 from huggingface_hub import ModelCard
 
 import nttzoo
-from nttzoo import card, cli, comparison, data, masks, publish, search, training, zoo
+from nttzoo import baselines, card, cli, comparison, data, masks, publish, search, training, zoo
 from nttzoo.errors import NttzooError, OptionError, RunError, UnknownName, ZooError
 from nttzoo.nn import masked_layers
 
@@ -220,6 +221,75 @@ def test_wrong_requests(home, made):
         nttzoo.load(made[1] / ASKED.folder(ASKED.config("ntt", 0)))
     with pytest.raises(NttzooError):
         nttzoo.load(Path("nowhere"))
+
+
+def test_a_folder_of_ones_own_knows_its_inputs_and_says_if_it_is_not_trained(home, made, tmp_path):
+    student = made[1] / ASKED.folder(ASKED.config("ntt", 0)) / "students" / "2pct-global"
+    for weights in ("init", "trained"):
+        assert nttzoo.load(student, weights=weights).input_spec == nttzoo.load(NAME).input_spec
+    shutil.copytree(student, tmp_path / "student", ignore=shutil.ignore_patterns("trained"))
+    with pytest.raises(RunError, match="is not trained yet: `nttzoo train --start"):
+        nttzoo.load(tmp_path / "student", weights="trained")
+    about = json.loads((tmp_path / "student" / "model.json").read_text())
+    del about["mean"]
+    (tmp_path / "student" / "model.json").write_text(json.dumps(about))
+    with pytest.raises(RunError, match="does not tell 'mean'"):
+        nttzoo.load(tmp_path / "student")
+
+
+def test_the_recipe_tells_all_of_search_and_training(home):
+    recipe = tomllib.loads((home / "models" / NAME / "recipe.toml").read_text())
+    metrics = nttzoo.info(NAME).metrics
+    assert recipe["recipe"] == {key: value for key, value in metrics["recipe"].items() if value is not None}
+    assert recipe["train"] == metrics["train"]
+    expected = {"epochs": 1, "batch_size": 64, "learning_rate": 1e-3, "optimizer": "adam", "loss": "cross_entropy"}
+    assert recipe["train"] == {**expected, "dropout": True}
+
+
+def published_again(made, tmp_path, home):
+    dataset = data.load("mnist5k")
+    return publish.publish(tmp_path / "c.json", dataset, runs=tmp_path / "runs", home=home)
+
+
+@pytest.fixture
+def runs(made, tmp_path):
+    """A copy of the comparison and its runs that may be changed."""
+    shutil.copytree(made[1], tmp_path / "runs")
+    shutil.copy(made[0].parent / "c.json", tmp_path / "c.json")
+    return tmp_path / "runs"
+
+
+def test_an_unfinished_comparison_is_not_published(made, runs, tmp_path):
+    content = json.loads((tmp_path / "c.json").read_text())
+    del content["cases"][-1]
+    (tmp_path / "c.json").write_text(json.dumps(content))
+    with pytest.raises(RunError, match=r"not finished: 1 networks .* the first is \{'method': 'dense'"):
+        published_again(made, tmp_path, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_weights_of_another_training_are_not_published(made, runs, tmp_path):
+    student = runs / ASKED.folder(ASKED.config("ntt", 0)) / "students" / "2pct-global"
+    baselines.train_student(student, data.load("mnist5k"), training.TrainConfig(epochs=0, progress=False))
+    with pytest.raises(RunError, match=r"another training: \{'test_accuracy': None, 'train_epochs': 0\} there"):
+        published_again(made, tmp_path, tmp_path / "new")
+    shutil.rmtree(student / "trained")
+    with pytest.raises(RunError, match=r"trained/model\.json cannot be read"):
+        published_again(made, tmp_path, tmp_path / "new")
+
+
+def test_publishing_does_not_bless_what_was_tampered_with(home, made, runs, tmp_path):
+    other = home / "checkpoints" / "lenet300-mnist5k-5.5pct-global" / "init" / "_METADATA"
+    index = (home / "models" / "index.json").read_bytes()
+    other.write_bytes(other.read_bytes() + b" ")
+    (tmp_path / "r.json").write_text(json.dumps({"cases": [], "machine": {"processor": "x"}, "runtimes": {}}))
+    with pytest.raises(ZooError, match=r"_METADATA .* was changed"):
+        publish.add_runtimes(tmp_path / "r.json", home)
+    assert (home / "models" / "index.json").read_bytes() == index
+    # An entry that is published again is made anew, whatever became of it.
+    assert published_again(made, tmp_path, home) == [NAME, "lenet300-mnist5k-5.5pct-global"]
+    assert NAME in zoo.verify(home)
+    assert not list(home.glob(".publishing-*"))
 
 
 def test_a_network_without_a_path_from_input_to_output_is_not_published(made, tmp_path):

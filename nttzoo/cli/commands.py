@@ -34,17 +34,14 @@ def train(options: argparse.Namespace) -> None:
     )
     dataset = data.load(options.data, data_dir=options.data_dir, download=options.download)
     if options.start:
-        from nttzoo import search
-
-        network, about = search.load_student(Path(options.start))
-        settings = {"model": about["architecture"], "method": about["recipe"], "scheme": about["scheme"]}
-        settings |= {"density": about["density"], "searched_on": about["data"], "search_seed": about["seed"]}
-        trained = baselines.train_network(network, dataset, config, settings)
+        trained = baselines.train_student(Path(options.start), dataset, config)
     else:
         trained = baselines.train_baseline(
             options.model, dataset, config, method=options.prune, density=options.density, scheme=options.scheme
         )
     print(trained)
+    if options.start:
+        print(f"Next, take it to other runtimes: nttzoo export {options.start} model.onnx")
     if options.out:
         provenance.write_json(options.out, {**trained.to_dict(), **provenance.origin()})
 

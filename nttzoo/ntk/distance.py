@@ -53,6 +53,7 @@ def kernel_distance(
     options: dict[str, Any] = {"trace": False, "memory": memory, "find_shares": implementation}
     ours = kernel_blocks(student, x1, x2, chosen, active=tangents == "active", **options)
     if isinstance(teacher, nnx.Module):
+        check_inputs(teacher, x1, x2)
         theirs = kernel_blocks(teacher, x1, x2, chosen, active=tangents == "active", **options)
     else:
         theirs = jnp.asarray(teacher)

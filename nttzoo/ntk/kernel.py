@@ -9,12 +9,12 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import psutil
 from flax import nnx
 from jax import lax
 from jaxtyping import Array, Float, Integer
 
 from nttzoo.errors import ModelError, OptionError, ShapeError
+from nttzoo.memory import device_memory
 from nttzoo.nn import Path, merge_params, path_name, split_params
 from nttzoo.ntk.exchange import Exchange
 from nttzoo.ntk.layers import Affine, Rows, Share, as_rows, gram
@@ -68,7 +68,7 @@ def kernel_blocks(
     Each example's own outputs are given for x1 and x2 together, [n1 + n2, r].
     """
     graph, params, rest = split_params(model)
-    sizes = _block_sizes(model, x1, chosen, active, memory or default_memory(), find_shares)
+    sizes = _block_sizes(model, x1, chosen, active, memory or _default_memory(), find_shares)
     kernel = partial(
         _kernel,
         *(params, rest, x1, None if x1 is x2 else x2),
@@ -189,7 +189,7 @@ def outputs_and_kernel(
     if exchange:
         y, kernels = pair_shares(model, x1, x2, chosen, False, active, partial(shares, exchange=exchange))
         return y, exchange.own_rows_of_sum(sum(kernels.values()))  # type: ignore[arg-type]
-    if len(x) > 2 * _block_sizes(model, x1, chosen, active, default_memory(), shares).few:
+    if len(x) > 2 * _block_sizes(model, x1, chosen, active, _default_memory(), shares).few:
         return nnx.clone(model)(x), kernel_blocks(model, x1, x2, chosen, trace=False, active=active)
     y, kernels = pair_shares(model, x1, x2, chosen, False, active)
     return y, sum(kernels.values())  # type: ignore[return-value]
@@ -224,10 +224,8 @@ def _examples(share: Share, which: slice) -> Share:
     return Affine(share.a[which], share.b[which], share.mask, None if share.bias is None else share.bias[which])
 
 
-def default_memory() -> int:
-    """A quarter of the memory of the device that computations run on, in bytes."""
-    statistics = jax.local_devices()[0].memory_stats() or {}
-    return (statistics.get("bytes_limit") or psutil.virtual_memory().total) // 4
+def _default_memory() -> int:
+    return device_memory() // 4
 
 
 class _Sizes(NamedTuple):

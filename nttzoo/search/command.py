@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from nttzoo import architectures, checkpoint, console, cost, data, masks, provenance
-from nttzoo.data import standardise
+from nttzoo.errors import RunError
 from nttzoo.search.config import SearchConfig
 from nttzoo.search.devices import is_first, make_mesh, together
 from nttzoo.search.journal import Journal
@@ -103,8 +101,8 @@ def ingredients(config: SearchConfig, data_dir: str | None, download: bool) -> t
     dataset = data.load(config.data, data_dir=data_dir, download=download)
     shapes: dict[str, Any] = {"num_classes": dataset.num_classes, "input_shape": dataset.input_shape}
     teacher = architectures.create(config.model, rngs=config.seed, **shapes)
-    moments = {"mean": jnp.asarray(dataset.mean), "std": jnp.asarray(dataset.std)}
-    return teacher, dataset.train.without_labels().images, partial(standardise, **moments)
+    teacher.input_spec = dataset.input_spec  # its students inherit it
+    return teacher, dataset.train.without_labels().images, dataset.input_spec.standardise
 
 
 def dry_run(
@@ -147,8 +145,6 @@ def _write(found: Found, config: SearchConfig, folder: Path, seconds: float) -> 
         model: Any = student.model
         about = {
             "architecture": config.model,
-            "num_classes": model.num_classes,
-            "input_shape": list(model.input_shape),
             "data": config.data,
             "density": student.target.density,
             "scheme": student.target.scheme,
@@ -176,16 +172,19 @@ def save_student(folder: Path, model: Any, about: dict[str, Any]) -> None:
     """Writes a sparse model of the registry: its arrays, and what is needed to build it again."""
     folder.mkdir(parents=True, exist_ok=True)
     checkpoint.save_arrays(folder / "arrays", checkpoint.pack(model))
-    provenance.write_json(folder / "model.json", about)
+    provenance.write_json(folder / "model.json", about | model.input_spec.to_dict())
 
 
 def load_student(folder: Path) -> tuple[Any, dict[str, Any]]:
     """(model in evaluation mode, what its model.json says): what `save_student` wrote."""
     about = provenance.read_json(folder / "model.json")
-    shape = tuple(about["input_shape"])
-    model = architectures.blank(
-        about["architecture"], num_classes=about["num_classes"], input_shape=shape, seed=about["seed"]
-    )
+    try:
+        spec = data.InputSpec.from_dict(about)
+    except KeyError as error:
+        raise RunError(
+            f"{folder / 'model.json'} does not tell {error}: no student of this version of nttzoo."
+        ) from error
+    model: Any = architectures.blank(about["architecture"], spec, seed=about["seed"])
     checkpoint.unpack(model, checkpoint.load_arrays(folder / "arrays"))
     model.eval()
     return model, about

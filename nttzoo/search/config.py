@@ -93,15 +93,18 @@ class Plan:
                 f"batch_size {recipe.batch_size} does not fit {left} images ({held} of {images} are held out): "
                 f"choose at most {left // 2 * 2}."
             )
-        plan = cls(recipe, left, held, recipe.epochs * math.ceil(left / recipe.batch_size))
-        last = plan.last_refresh
-        if recipe.start_density is not None and last < recipe.fall * plan.steps:
+        return cls(recipe, left, held, recipe.epochs * math.ceil(left / recipe.batch_size))
+
+    def check_fall(self, densities: tuple[float, ...]) -> None:
+        """Says so if some density is to fall for longer than masks are refreshed."""
+        recipe, until = self.recipe, self.recipe.fall * self.steps
+        falls = any(self.density(target, 0) != target for target in densities)
+        if falls and self.last_refresh < until:
             raise OptionError(
-                f"the density is to fall until step {math.ceil(recipe.fall * plan.steps)}, but the mask is refreshed "
-                f"for the last time at step {last} of {plan.steps}: search longer, or make mask_every "
-                f"({recipe.mask_every}) or fall ({recipe.fall:g}) smaller."
+                f"the density is to fall until step {math.ceil(until)}, but the mask is refreshed for the last time at "
+                f"step {self.last_refresh} of {self.steps}: search longer, or make mask_every ({recipe.mask_every}) or "
+                f"fall ({recipe.fall:g}) smaller."
             )
-        return plan
 
     @property
     def last_refresh(self) -> int:

@@ -20,9 +20,12 @@ from typing import Any
 from nttzoo import provenance
 from nttzoo.checkpoint import Checkpoints
 from nttzoo.errors import RunError
+from nttzoo.lock import FileLock
 from nttzoo.search.devices import is_first, together
 
-CONTENTS = ("checkpoints", "students", "metrics.jsonl", "summary.json", "report.png", "config.json")
+# In the order in which a fresh start throws them away: without its summary a run does not look finished, and the
+# config goes last, lest what is left be taken for no run's.
+CONTENTS = ("summary.json", "checkpoints", "students", "metrics.jsonl", "report.png", "config.json")
 
 
 class Journal:
@@ -37,6 +40,7 @@ class Journal:
         self.folder = None if folder is None else Path(folder)
         self._fresh = fresh
         self._checkpoints: Checkpoints | None = None
+        self._lock: FileLock | None = None
 
     def check(self, description: dict[str, Any]) -> None:
         """Says so if the folder cannot be that of the run so described; changes nothing."""
@@ -44,9 +48,12 @@ class Journal:
             together(lambda: _check(self.folder, description, self._fresh) if is_first() else None)  # type: ignore[arg-type]
 
     def claim(self, description: dict[str, Any]) -> None:
-        """Makes the folder that of the run so described; if it is another one's, says what differs."""
+        """Makes the folder that of the run so described, and this process its only one.
+
+        If it is another run's, says what differs.
+        """
         if self.folder is not None and self._checkpoints is None:
-            together(lambda: _claim(self.folder, description, self._fresh) if is_first() else None)  # type: ignore[arg-type]
+            self._lock = together(lambda: _claim(self.folder, description, self._fresh) if is_first() else None)  # type: ignore[arg-type]
             self._checkpoints = Checkpoints(self.folder / "checkpoints")
 
     def go_on(self, state: Any) -> tuple[Any, int]:
@@ -75,6 +82,8 @@ class Journal:
         """Ends the use of the folder."""
         if self._checkpoints:
             self._checkpoints.close()
+        if self._lock:
+            self._lock.release()
 
     @property
     def _metrics(self) -> Path:
@@ -131,21 +140,24 @@ def _check(folder: Path, description: dict[str, Any], fresh: bool) -> None:
         raise RunError(f"{folder} is not empty and not the folder of a run. Choose another one.")
 
 
-def _claim(folder: Path, description: dict[str, Any], fresh: bool) -> None:
+def _claim(folder: Path, description: dict[str, Any], fresh: bool) -> FileLock:
     _check(folder, description, fresh)
     path = folder / "config.json"
     if fresh and path.exists():
+        lock = FileLock(path)
         for name in CONTENTS:
             if (folder / name).is_dir():
                 shutil.rmtree(folder / name)
             else:
                 (folder / name).unlink(missing_ok=True)
+        lock.release()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"cannot make the folder {folder}: {error}. Choose another one.") from error
     if not path.exists():
         provenance.write_json(path, description)
+    return FileLock(path)
 
 
 def _flat(content: Any, prefix: str = "") -> dict[str, Any]:

@@ -16,7 +16,7 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Num
 
-from nttzoo import console
+from nttzoo import console, provenance
 from nttzoo.checkpoint import check_room
 from nttzoo.errors import DataError, Interrupted, ShapeError, TrainingError
 from nttzoo.pace import Pace
@@ -31,7 +31,10 @@ EVALUATIONS = 20
 
 @dataclass(frozen=True)
 class Student:
-    """A sparse network in evaluation mode, and its distances from the teacher on held-out images."""
+    """A sparse network in evaluation mode, and its distances from the teacher on images held out, if any are.
+
+    "Before" is the pruned teacher at the same density, whatever density the search began with.
+    """
 
     target: Target
     model: nnx.Module
@@ -73,10 +76,12 @@ def transfer(
     mesh = make_mesh(devices, config.recipe.batch_size)
     students, plan = prepare(teacher, images, config, preprocess, mesh)
     state = students.start()
+    # Where a density falls, the search starts denser than it ends; what is to be compared is alike in density.
+    sparse = state if config.recipe.start_density is None else students.start(density_at=plan.steps)
     journal.claim(config.to_dict())  # an unfitting config was refused before: it leaves no folder behind
-    before = students.evaluate(state)
+    before = students.evaluate(sparse)
     state, step = journal.go_on(state)
-    _compare_devices(journal, students)
+    _compare_surroundings(journal, students)
     if folder := journal.folder:
         # Two states are kept while a third one is written; a run that goes on has two already.
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
@@ -100,6 +105,7 @@ def prepare(
     if np.issubdtype(images.dtype, np.floating) and not np.isfinite(images).all():
         raise DataError("the images hold NaN or infinite values.")
     plan = Plan.of(config.recipe, len(images))
+    plan.check_fall(config.densities)
     order = np.random.default_rng([config.seed, 2]).permutation(len(images))
     held, searched = np.split(order, [plan.held_out])
     evaluation = images[held] if plan.held_out else images[searched[:EVALUATION_IMAGES]]
@@ -107,13 +113,22 @@ def prepare(
     return Students(teacher, images[searched], evaluation, config, plan, preprocess or nothing, mesh), plan
 
 
-def _compare_devices(journal: Journal, students: Students) -> None:
-    """Says so if the run goes on with another number of devices than it had."""
-    before = journal.lines[-1].get("devices", students.devices) if journal.lines else students.devices
-    if before != students.devices and is_first():
+def _compare_surroundings(journal: Journal, students: Students) -> None:
+    """Says so if the run goes on with another number of devices, or another version of the code, than it had."""
+    if not journal.lines or not is_first():
+        return
+    devices, code = (journal.lines[-1].get(key) for key in ("devices", "code"))
+    told = "so it does not end bit for bit where it would have"
+    if devices != students.devices:
         warnings.warn(
-            f"this run had {before} device(s) and goes on with {students.devices}: not bit for bit what it would have "
-            "been, since sums are rounded in another order.",
+            f"this run had {devices} device(s) and goes on with {students.devices}, which round sums in another order; "
+            f"{told}.",
+            stacklevel=3,
+        )
+    if code != provenance.code_hash():
+        warnings.warn(
+            f"this run was begun with another version of nttzoo's code ({code}, now {provenance.code_hash()}), {told} "
+            "if what a search does has changed. --fresh starts over.",
             stacklevel=3,
         )
 
@@ -166,7 +181,7 @@ def _report(students: Students, state: States, step: int, journal: Journal) -> d
     evaluates = step in (0, plan.steps) or (step // recipe.mask_every) % max(events // EVALUATIONS, 1) == 0
     held = students.evaluate(state) if evaluates else None
     since = step - (step - 1) // recipe.mask_every * recipe.mask_every
-    line: dict[str, Any] = {"step": step, "devices": students.devices, "students": {}}
+    line: dict[str, Any] = {"step": step, "devices": students.devices, "code": provenance.code_hash(), "students": {}}
     for i, (target, one) in enumerate(zip(students.config.targets, state, strict=True)):
         density = plan.density(target.density, plan.mask_before(step))
         entry: dict[str, Any] = {"churn": int(one.churn), "density": density}

@@ -123,12 +123,15 @@ class Students:
         self._refresh = {scheme: jax.jit(partial(self._new_mask, scheme)) for scheme in config.schemes}
         self._evaluate = jax.jit(self._distances)
 
-    def start(self) -> States:
-        """Before the first step: the teacher's weights, and masks by magnitude or, for `global`, by Logit-SNIP."""
+    def start(self, *, density_at: int = 0) -> States:
+        """Before the first step: the teacher's weights, and masks by magnitude or, for `global`, by Logit-SNIP.
+
+        The masks have the density that the plan has for step `density_at`.
+        """
         states = []
         for target in self.config.targets:
             student = nnx.clone(self.teacher)
-            density = self.plan.density(target.density, 0)
+            density = self.plan.density(target.density, density_at)
             if target.scheme == "global":
                 batch = self.preprocess(jnp.asarray(self.scoring))
                 pruning.prune(student, "logit_snip", density=density, scheme="global", batch=batch)
