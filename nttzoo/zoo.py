@@ -139,10 +139,7 @@ def load(name: str | Path, *, weights: Weights = "init") -> architectures.Networ
     check(place)
     metrics = provenance.read_json(place.folders[0] / "metrics.json")
     model = architectures.blank(metrics["architecture"], InputSpec.from_dict(metrics), seed=metrics["seed"])
-    arrays = place.folders[1] / weights
-    if not arrays.is_dir():
-        raise ZooError(f"{name!r} has no {weights} weights.")
-    checkpoint.unpack(model, checkpoint.load_arrays(arrays))
+    checkpoint.unpack(model, checkpoint.load_arrays(place.folders[1] / weights))
     model.eval()
     return model
 
@@ -190,9 +187,8 @@ def load_check(name: str) -> LoadCheck:
     began = time.perf_counter()
     model: Any = load(name)
     elapsed = time.perf_counter() - began
-    loaded: list[Any] = [model, *([load(name, weights="trained")] if "trained" in kinds_of(name) else [])]
     expected = [(layer["name"], layer["kept"]) for layer in metrics["layers"]]
-    for network in loaded:
+    for network in (model, load(name, weights="trained")):
         report = masks.density_report(network)
         if [(layer.name, layer.kept) for layer in report.layers] != expected:
             raise ZooError(f"{name!r} does not have the weights per layer that its card tells.")
@@ -200,12 +196,6 @@ def load_check(name: str) -> LoadCheck:
         if outputs.shape != (2, len(network.input_spec.classes)) or not bool(jnp.isfinite(outputs).all()):
             raise ZooError(f"{name!r} gives outputs of shape {outputs.shape}, or not finite ones.")
     return LoadCheck(name, masks.density_report(model).total.density, 1000 * elapsed)
-
-
-def kinds_of(name: str) -> list[str]:
-    """Which weights a published network comes with: "init" and, as a rule, "trained"."""
-    folder = _find(name).folders[1]
-    return [kind for kind in ("init", "trained") if (folder / kind).is_dir()]
 
 
 # Checking.
