@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,9 @@ def train_student(folder: Path, data: Dataset, config: training.TrainConfig) -> 
     settings = {"model": about["architecture"], "method": about["recipe"], "scheme": about["scheme"]}
     settings |= {"density": about["density"], "searched_on": about["data"], "search_seed": about["seed"]}
     trained = train_network(network, data, config, settings)
+    # It may have been searched for on other images: what the trained one takes is what it was trained on.
+    classes = data.classes if data.num_classes == network.num_classes else network.input_spec.classes
+    network.input_spec = replace(data.input_spec, classes=tuple(classes))
     accuracy = trained.to_dict()["test_accuracy"]
     search.save_student(folder / "trained", network, about | {"test_accuracy": accuracy, "train_epochs": config.epochs})
     return trained

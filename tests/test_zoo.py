@@ -1,6 +1,7 @@
 import json
 import shutil
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -235,6 +236,15 @@ def test_a_folder_of_ones_own_knows_its_inputs_and_says_if_it_is_not_trained(hom
     (tmp_path / "student" / "model.json").write_text(json.dumps(about))
     with pytest.raises(RunError, match="does not tell 'mean'"):
         nttzoo.load(tmp_path / "student")
+
+
+def test_a_student_trained_on_other_images_takes_those(runs):
+    student = runs / ASKED.folder(ASKED.config("ntt", 0)) / "students" / "2pct-global"
+    dataset = data.load("mnist5k")
+    darker = replace(dataset, train=data.Labelled(dataset.train.images // 2, dataset.train.labels))
+    baselines.train_student(student, darker, training.TrainConfig(epochs=0, progress=False))
+    assert nttzoo.load(student).input_spec == dataset.input_spec
+    assert nttzoo.load(student, weights="trained").input_spec == darker.input_spec != dataset.input_spec
 
 
 def test_the_recipe_tells_all_of_search_and_training(home):
