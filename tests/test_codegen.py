@@ -162,9 +162,10 @@ def test_linear_layers(cache, density, transposed, seed):
     check(graph.proto(), cache)
 
 
+@pytest.mark.parametrize("densities", [(0.2, 0.2, 0.2), (0.2, 0.2, 1.0), (1.0, 0.2, 1.0)])
 @pytest.mark.parametrize("count", [1, 7, 8, 63, 64, 65, 150])
-def test_linear_networks_take_many_examples_at_a_time(cache, count):
-    proto = linear_network().proto()
+def test_linear_networks_take_many_examples_at_a_time(cache, densities, count):
+    proto = linear_network(densities).proto()
     source, shape = to_source(proto)
     assert source.batch_arena > source.arena
     library = ctypes.CDLL(str(build.build(source, input_shape=shape, threads=1, cache=cache).library))
@@ -370,10 +371,14 @@ int main(void) {
 """
 
 
-def linear_network():
-    graph = Graph((20,), 0.2)
-    graph.add("Gemm", graph.weight(20, 30), graph.weight(30)).add("Relu")
-    return graph.add("Gemm", graph.weight(30, 7), graph.weight(7)).add("Tanh")
+def linear_network(densities=(0.2, 0.2, 1.0)):
+    graph = Graph((20,))
+    for density, inputs, outputs, function in zip(
+        densities, (20, 30, 11), (30, 11, 7), ("Relu", "Relu", "Tanh"), strict=True
+    ):
+        graph.density = density
+        graph.add("Gemm", graph.weight(inputs, outputs), graph.weight(outputs)).add(function)
+    return graph
 
 
 def two_readers():

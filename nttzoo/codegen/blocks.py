@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nttzoo.codegen.plan import INPUT, Dots, Plan, Runs
+from nttzoo.codegen.plan import INPUT, Dense, Dots, Plan, Runs, Step
 
 if TYPE_CHECKING:
     from nttzoo.codegen.emit import Writer
@@ -19,9 +19,9 @@ FEWEST = 8  # a smaller rest is done one by one
 
 
 def possible(plan: Plan) -> bool:
-    """Whether all steps but the last, which hands out the answer, are sparse linear layers."""
+    """Whether all steps but the last, which hands out the answer, are linear layers."""
     *linear, last = plan.steps
-    return bool(linear) and all(isinstance(step, Dots) for step in linear) and isinstance(last, Runs)
+    return bool(linear) and all(isinstance(step, Dots | Dense) for step in linear) and isinstance(last, Runs)
 
 
 def arena(plan: Plan, inputs: int) -> int:
@@ -33,11 +33,10 @@ def emit(plan: Plan, writer: Writer, inputs: int, outputs: int) -> tuple[list[st
     """(tables and functions, the lines of `run_batch` that take BLOCK examples at a time)."""
     *linear, last = plan.steps
     assert isinstance(last, Runs)
-    first = [step for step in linear if isinstance(step, Dots) and INPUT in step.reads]
-    used = np.unique([place for step in first for _, places, _ in step.units for place in places])
+    used = np.unique(np.concatenate([_places(step) for step in linear if INPUT in step.reads]))
     answer = np.concatenate([run[0] + run[1] * np.arange(run[-1]) for run in last.runs])
     functions = [
-        *(_layer(step, writer) for step in linear if isinstance(step, Dots)),
+        *(_layer(step, writer) for step in linear),
         writer.table("block_used", used, "uint32_t"),
         writer.table("block_answer", answer, "uint32_t"),
         "",
@@ -71,23 +70,44 @@ def emit(plan: Plan, writer: Writer, inputs: int, outputs: int) -> tuple[list[st
     return functions, lines
 
 
-def _layer(step: Dots, writer: Writer) -> str:
+def _places(step: Step) -> np.ndarray:
+    """The elements of its input that a linear layer reads."""
+    if isinstance(step, Dense):
+        return step.addresses
+    assert isinstance(step, Dots)
+    return np.concatenate([np.zeros(0, int), *(places for _, places, _ in step.units)])
+
+
+def _layer(step: Step, writer: Writer) -> str:
     """A layer for BLOCK examples, with the tables of the layer for one."""
-    name, bits = writer.names[id(step)], writer.bits_of(step.units)
+    name = writer.names[id(step)]
+    if isinstance(step, Dense):
+        (inputs, units), bits = step.weight.shape, "32"
+        # The table has an input's weights side by side, the kernel wants a unit's.
+        before = [f"    float weight[{inputs}];", f"    const int count = {inputs};", "    int unit, k;"]
+        fetch = [f"for (k = 0; k < count; k++) weight[k] = {name}_weight[(long)k * {units} + unit];"]
+        place, advance = f"{name}_place", []
+    else:
+        assert isinstance(step, Dots)
+        units, bits = len(step.units), writer.bits_of(step.units)
+        before = [
+            f"    const uint{bits}_t *place = {name}_place;",
+            f"    const float *weight = {name}_weight;",
+            "    int unit;",
+        ]
+        fetch = [f"const int count = (int){name}_count[unit];"]
+        place, advance = "place", ["place += count;", "weight += count;"]
     writer.kernels.add(f"sum{bits}")
     lines = [
         f"static void {name}_block(const float *RESTRICT in, float *RESTRICT out) {{",
-        f"    const uint{bits}_t *place = {name}_place;",
-        f"    const float *weight = {name}_weight;",
-        "    int unit;",
-        f"    for (unit = 0; unit < {len(step.units)}; unit++) {{",
-        f"        int count = (int){name}_count[unit];",
+        *before,
+        f"    for (unit = 0; unit < {units}; unit++) {{",
+        *(f"        {line}" for line in fetch),
         f"        float *to = out + (long)unit * {BLOCK};",
-        f"        sum_planes_{bits}(in, to, place, {BLOCK}, weight, count, {name}_bias[unit], {BLOCK});",
-        "        place += count;",
-        "        weight += count;",
+        f"        sum_planes_{bits}(in, to, {place}, {BLOCK}, weight, count, {name}_bias[unit], {BLOCK});",
+        *(f"        {line}" for line in advance),
         "    }",
-        *(f"    {line}" for line in writer.functions(step.after, "out", len(step.units) * BLOCK)),
+        *(f"    {line}" for line in writer.functions(step.after, "out", units * BLOCK)),
         "}\n",
     ]
     return "\n".join(lines)
