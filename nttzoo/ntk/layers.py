@@ -208,9 +208,24 @@ def as_rows(share: Share) -> Share:
 
 def _gram_of_rows(one: Float[Array, "n1 r d"], two: Float[Array, "n2 r d"], trace: bool) -> Array:
     if trace:
-        return one.reshape(len(one), -1) @ two.reshape(len(two), -1).T
-    product = one.reshape(-1, one.shape[-1]) @ two.reshape(-1, two.shape[-1]).T
+        return _gram(one.reshape(len(one), -1), two.reshape(len(two), -1))
+    product = _gram(one.reshape(-1, one.shape[-1]), two.reshape(-1, two.shape[-1]))
     return product.reshape(*one.shape[:2], *two.shape[:2]).transpose(0, 2, 1, 3)
+
+
+@jax.custom_jvp
+def _gram(one: Float[Array, "n d"], two: Float[Array, "m d"]) -> Float[Array, "n m"]:
+    return one @ two.T
+
+
+@_gram.defjvp
+def _gram_tangent(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    """The product rule, but with the factors of the second term swapped.
+
+    Backwards, the small matrix is then transposed instead of being multiplied sideways, at half the speed, on the CPU.
+    """
+    (one, two), (d_one, d_two) = primals, tangents
+    return _gram(one, two), _gram(d_one, two) + lax.optimization_barrier(_gram(d_two, one)).T
 
 
 def _rows(share: Affine) -> Float[Array, "n r d"]:
@@ -240,8 +255,13 @@ def _gram_of_single_position(one: Affine, two: Affine, trace: bool) -> Array:
     bias = 0.0 if one.bias is None else 1.0
     if one.mask is None:
         inputs = a1 @ a2.T + bias
-        cotangents = _gram_of_rows(b1, b2, trace)
-        return inputs * cotangents if trace else inputs[:, :, None, None] * cotangents
+        if trace:
+            return inputs * _gram_of_rows(b1, b2, trace)
+        # Outputs before examples, the order in which the backward pass made the cotangents: no copies.
+        b1, b2 = b1.swapaxes(0, 1), b2.swapaxes(0, 1)
+        cotangents = b1.reshape(-1, b1.shape[-1]) @ b2.reshape(-1, b2.shape[-1]).T
+        cotangents = cotangents.reshape(*b1.shape[:2], *b2.shape[:2])
+        return (inputs[:, None] * cotangents).transpose(1, 3, 0, 2)
     inputs = (a2[:, None] * a1[None]) @ one.mask[0].astype(a1.dtype) + bias  # [m, n, c]
     if trace:
         return jnp.einsum("mnc,nmc->nm", inputs, jnp.einsum("nrc,mrc->nmc", b1, b2))
