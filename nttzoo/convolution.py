@@ -146,22 +146,13 @@ def unfold(x: Float[Array, "n *space c"], window: Window) -> Float[Array, "n *ou
 
 def fold(patches: Float[Array, "n *out k c"], window: Window) -> Float[Array, "n *space c"]:
     """The transpose of `unfold`: every pixel is the sum of its places in the patches."""
-    n, *_, c = patches.shape
-    axes = len(window.size)
     zero = jnp.zeros((), patches.dtype)
-    # One axis after the other: sums of few terms each.
-    folded = patches.reshape(n, *window.out, *window.size, c)
-    for axis in range(axes):
-        last = (window.out[axis] - 1) * window.strides[axis]
-        total: Any = 0
-        for k in range(window.size[axis]):
-            start = k * window.holes[axis]
-            around = [(0, 0, 0)] * (folded.ndim - 1)
-            around[1 + axis] = (start, window.space[axis] - last - 1 - start, window.strides[axis] - 1)
-            view = lax.index_in_dim(folded, k, 1 + axes, keepdims=False)
-            total = total + lax.pad(view, zero, around)
-        folded = total
-    return folded
+    total: Any = 0
+    for k, (start, stop) in enumerate(window.slices()):
+        around = [(a, s - b, d - 1) for a, b, s, d in zip(start, stop, window.space, window.strides, strict=True)]
+        view = lax.index_in_dim(patches, k, -2, keepdims=False)
+        total = total + lax.pad(view, zero, [(0, 0, 0), *around, (0, 0, 0)])
+    return total
 
 
 def _conv(x: Array, kernel: Array, *, window: Window) -> Array:

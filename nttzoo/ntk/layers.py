@@ -261,7 +261,7 @@ def _gram_of_single_position(one: Affine, two: Affine, trace: bool) -> Array:
         b1, b2 = b1.swapaxes(0, 1), b2.swapaxes(0, 1)
         cotangents = b1.reshape(-1, b1.shape[-1]) @ b2.reshape(-1, b2.shape[-1]).T
         cotangents = cotangents.reshape(*b1.shape[:2], *b2.shape[:2])
-        return (inputs[:, None] * cotangents).transpose(1, 3, 0, 2)
+        return (inputs[None, :, None] * cotangents).transpose(1, 3, 0, 2)
     inputs = (a2[:, None] * a1[None]) @ one.mask[0].astype(a1.dtype) + bias  # [m, n, c]
     if trace:
         return jnp.einsum("mnc,nmc->nm", inputs, jnp.einsum("nrc,mrc->nmc", b1, b2))
