@@ -61,6 +61,11 @@ class _Place:
     def manifest(self) -> Path:
         return self.home / "checkpoints" / self.name / "manifest.json"
 
+    @property
+    def cure(self) -> str:
+        """What to do about files that are not what they should be."""
+        return "Install nttzoo again." if self.home == homes()[0] else "Copy or publish the entry again."
+
 
 def homes() -> list[Path]:
     """The folders that hold entries: the package's own, and NTTZOO_HOME."""
@@ -204,9 +209,9 @@ def load_check(name: str) -> LoadCheck:
 def check(place: _Place) -> None:
     """Raises, with the file's name, unless an entry's files are exactly those of its manifest."""
     if not place.manifest.is_file() or place.manifest.is_symlink():
-        raise ZooError(f"{place.manifest} is missing. Install nttzoo again.")
+        raise ZooError(f"{place.manifest} is missing. {place.cure}")
     if sha256(place.manifest) != place.listed["manifest_sha256"]:
-        raise ZooError(f"{place.manifest} is not the one in the index: it was changed. Install nttzoo again.")
+        raise ZooError(f"{place.manifest} is not the one in the index: it was changed. {place.cure}")
     listed = provenance.read_json(place.manifest)["files"]
     present = files_of(place.home, place.name)
     for extra in sorted(present.keys() - listed.keys()):
@@ -214,9 +219,9 @@ def check(place: _Place) -> None:
     for name, expected in listed.items():
         path = place.home / name
         if name not in present:
-            raise ZooError(f"{path} of {place.name!r} is missing. Install nttzoo again.")
+            raise ZooError(f"{path} of {place.name!r} is missing. {place.cure}")
         if path.stat().st_size != expected["size"] or sha256(path) != expected["sha256"]:
-            raise ZooError(f"{path} of {place.name!r} was changed or cut short. Install nttzoo again.")
+            raise ZooError(f"{path} of {place.name!r} was changed or cut short. {place.cure}")
 
 
 def files_of(home: Path, name: str) -> dict[str, Path]:

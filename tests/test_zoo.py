@@ -182,7 +182,7 @@ def test_extra_files_links_and_missing_files_are_refused(home):
     (folder / "init" / "more").unlink()
     target = folder / "init" / "_METADATA"
     target.rename(home / "elsewhere")
-    with pytest.raises(ZooError, match=r"_METADATA of .* is missing"):
+    with pytest.raises(ZooError, match=r"_METADATA of .* is missing\. Copy or publish the entry again"):
         nttzoo.load(NAME)
     target.symlink_to(home / "elsewhere")
     with pytest.raises(ZooError, match=r"_METADATA is a symbolic link"):
