@@ -78,7 +78,11 @@ def train_baseline(
 
 
 def train_student(folder: Path, data: Dataset, config: training.TrainConfig) -> Trained:
-    """Trains what a search left in the folder of a student, and keeps the weights beside it, in `trained`."""
+    """Trains what a search left in a folder, and keeps the weights beside the student, in `trained`.
+
+    Weights that are there from an earlier training are replaced; without a single epoch nothing is kept.
+    """
+    folder = search.student_folder(folder)
     network, about = search.load_student(folder)
     settings = {"model": about["architecture"], "method": about["recipe"], "scheme": about["scheme"]}
     settings |= {"density": about["density"], "searched_on": about["data"], "search_seed": about["seed"]}
@@ -86,8 +90,10 @@ def train_student(folder: Path, data: Dataset, config: training.TrainConfig) -> 
     # It may have been searched for on other images: what the trained one takes is what it was trained on.
     classes = data.classes if data.num_classes == network.num_classes else network.input_spec.classes
     network.input_spec = replace(data.input_spec, classes=tuple(classes))
-    accuracy = trained.to_dict()["test_accuracy"]
-    search.save_student(folder / "trained", network, about | {"test_accuracy": accuracy, "train_epochs": config.epochs})
+    if config.epochs:
+        about |= {"data": data.name, "searched_on": about["data"], "train_epochs": config.epochs}
+        about["test_accuracy"] = trained.to_dict()["test_accuracy"]
+        search.save_student(folder / "trained", network, about)
     return trained
 
 

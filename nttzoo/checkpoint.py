@@ -87,8 +87,14 @@ def pack(model: nnx.Module) -> dict[str, np.ndarray]:
 def unpack(model: nnx.Module, packed: dict[str, Any]) -> None:
     """Sets a model's arrays, in place, from what `pack` made of a model of the same shapes."""
     layers = masked_layers(model)
+    expected = {f"{path_name(path)}.mask" for path in layers} | {path_name(path) for path, _ in _others(model, layers)}
+    if missing := sorted(expected - packed.keys()):
+        raise RunError(f"the checkpoint holds another network: it has no {', '.join(missing)}.")
     for path, layer in layers.items():
-        bits = np.unpackbits(np.asarray(packed[f"{path_name(path)}.mask"]), count=layer.mask.size)
+        packed_mask = np.asarray(packed[f"{path_name(path)}.mask"])
+        if packed_mask.size != -(-layer.mask.size // 8):
+            raise RunError(f"the checkpoint holds another network: its mask of {path_name(path)} has another size.")
+        bits = np.unpackbits(packed_mask, count=layer.mask.size)
         mask = bits.astype(bool).reshape(layer.mask.shape)
         kernel = np.zeros(layer.kernel.shape, layer.kernel.dtype)
         if mask.any():
@@ -123,6 +129,9 @@ def load_arrays(folder: Path) -> dict[str, np.ndarray]:
     if not folder.is_dir():
         raise RunError(f"there is no checkpoint at {folder}.")
     with ocp.PyTreeCheckpointer() as checkpointer:
-        description = checkpointer.metadata(epath.Path(folder.absolute())).item_metadata.tree
-        numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), description)
-        return checkpointer.restore(epath.Path(folder.absolute()), restore_args=numpy)
+        try:
+            description = checkpointer.metadata(epath.Path(folder.absolute())).item_metadata.tree
+            numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), description)
+            return checkpointer.restore(epath.Path(folder.absolute()), restore_args=numpy)
+        except Exception as error:  # whatever Orbax meets in a folder that is cut short
+            raise RunError(f"the checkpoint at {folder} is damaged or not whole: {error}") from error

@@ -31,7 +31,7 @@ from nttzoo import (
     zoo,
 )
 from nttzoo.data import Dataset
-from nttzoo.errors import ExportError, RunError
+from nttzoo.errors import ExportError, RunError, ZooError
 from nttzoo.nn import masked_layers, set_masks
 
 TRAINING = ("epochs", "batch_size", "learning_rate", "optimizer", "loss", "dropout")  # what a card tells of it
@@ -184,6 +184,8 @@ def add_runtimes(measured: Path, home: Path) -> list[str]:
     """Enters what `nttzoo bench runtime` measured into the entries that it names; returns their names."""
     zoo.verify(home)
     content = provenance.read_json(measured)
+    if not isinstance(content, dict) or not {"cases", "machine", "runtimes"} <= content.keys():
+        raise ZooError(f"{measured} holds no measured times: `nttzoo bench runtime NAME ... --out FILE` writes them.")
     dense = {case["architecture"]: case["milliseconds"] for case in content["cases"] if case["density"] == 1}
     names = []
     for case in content["cases"]:
@@ -194,6 +196,8 @@ def add_runtimes(measured: Path, home: Path) -> list[str]:
             metrics["runtimes"] = {**times, "machine": content["machine"]["processor"], "versions": content["runtimes"]}
             provenance.write_json(path, metrics)
             names.append(case["name"])
+    if not names:
+        raise ZooError(f"{measured} holds no times of an entry in {home}.")
     regenerate(home)
     return names
 

@@ -71,12 +71,19 @@ def homes() -> list[Path]:
     """The folders that hold entries: the package's own, and NTTZOO_HOME."""
     package = Path(__file__).parent
     own = package / "_zoo" if (package / "_zoo").is_dir() else package.parent
-    extra = os.environ.get("NTTZOO_HOME")
-    return [own, *([Path(extra)] if extra else [])]
+    extra = Path(os.environ.get("NTTZOO_HOME", "")).expanduser()
+    if extra == Path():
+        return [own]
+    if not (extra / "models" / "index.json").is_file():
+        raise ZooError(
+            f"NTTZOO_HOME is {extra}, which has no models/index.json: `nttzoo publish --home {extra}` makes entries "
+            "there; or unset it."
+        )
+    return [own, extra]
 
 
 def _places(only: Path | None = None) -> dict[str, _Place]:
-    """The entries of all homes, or of one, by name."""
+    """The entries of all homes, or of one, by name; one's own go before the package's of the same name."""
     found = {}
     for home in [only] if only else homes():
         index = home / "models" / "index.json"
@@ -89,6 +96,8 @@ def _places(only: Path | None = None) -> dict[str, _Place]:
 def read_index(home: Path) -> dict[str, dict[str, Any]]:
     """{name: what the index says of it} of one folder."""
     content = provenance.read_json(home / "models" / "index.json")
+    if not isinstance(content, dict) or not isinstance(content.get("entries"), dict):
+        raise ZooError(f"{home / 'models' / 'index.json'} is not the index of a zoo.")
     if content.get("format") != FORMAT:
         raise ZooError(
             f"{home / 'models' / 'index.json'} has format {content.get('format')}; this version of nttzoo reads "
@@ -152,20 +161,15 @@ def load(name: str | Path, *, weights: Weights = "init") -> architectures.Networ
 def _load_own(folder: Path, weights: Weights) -> Any:
     from nttzoo import search
 
-    students = [folder] if (folder / "model.json").exists() else sorted((folder / "students").glob("*"))
-    if len(students) != 1:
-        names = ", ".join(student.name for student in students)
-        raise RunError(
-            f"{folder} holds {len(students)} students{': ' + names if names else ''}. Give the folder of one of them."
-        )
+    student = search.student_folder(folder)
     if weights == "init":
-        return search.load_student(students[0])[0]
-    if not (students[0] / "trained").is_dir():
+        return search.load_student(student)[0]
+    if not (student / "trained").is_dir():
         raise RunError(
-            f"{students[0]} is not trained yet: `nttzoo train --start {students[0]} --data NAME` does that. Its sparse "
+            f"{student} is not trained yet: `nttzoo train --start {student} --data NAME` does that. Its sparse "
             'initialisation are the weights "init".'
         )
-    return search.load_student(students[0] / "trained")[0]
+    return search.load_student(student / "trained")[0]
 
 
 def onnx_file(name: str) -> Path:
@@ -212,7 +216,10 @@ def check(place: _Place) -> None:
         raise ZooError(f"{place.manifest} is missing. {place.cure}")
     if sha256(place.manifest) != place.listed["manifest_sha256"]:
         raise ZooError(f"{place.manifest} is not the one in the index: it was changed. {place.cure}")
-    listed = provenance.read_json(place.manifest)["files"]
+    manifest = provenance.read_json(place.manifest)
+    if manifest["name"] != place.name:
+        raise ZooError(f"{place.manifest} is that of {manifest['name']!r}, not of {place.name!r}. {place.cure}")
+    listed = manifest["files"]
     present = files_of(place.home, place.name)
     for extra in sorted(present.keys() - listed.keys()):
         raise ZooError(f"{place.home / extra} does not belong to {place.name!r}. Remove it.")
@@ -244,7 +251,8 @@ def sha256(path: Path) -> str:
 
 def verify(home: Path | None = None, *, leave_out: Collection[str] = ()) -> list[str]:
     """Checks all entries, or those of one folder; returns their names, or raises at one that is not as published."""
-    places = [place for name, place in _places(home).items() if name not in leave_out]
+    every = [place for one in ([home] if home else homes()) for place in _places(one).values()]
+    places = [place for place in every if place.name not in leave_out]
     for place in places:
         check(place)
     return sorted(place.name for place in places)

@@ -63,6 +63,19 @@ def test_arrays_come_back_as_they_were_and_a_new_save_replaces_the_old(tmp_path)
 def test_a_missing_checkpoint_is_named(tmp_path):
     with pytest.raises(RunError, match=r"no checkpoint at .*nowhere"):
         checkpoint.load_arrays(tmp_path / "nowhere")
+    checkpoint.save_arrays(tmp_path / "arrays", {"c": np.ones(2)})
+    (tmp_path / "arrays" / "_CHECKPOINT_METADATA").unlink()
+    (tmp_path / "arrays" / "_METADATA").unlink()
+    with pytest.raises(RunError, match=r"arrays is damaged or not whole"):
+        checkpoint.load_arrays(tmp_path / "arrays")
+
+
+def test_the_arrays_of_another_network_are_refused():
+    packed = checkpoint.pack(architectures.create("lenet300", rngs=0))
+    with pytest.raises(RunError, match="another network: it has no conv1"):
+        checkpoint.unpack(architectures.create("lenet5", rngs=0), packed)
+    with pytest.raises(RunError, match="its mask of linear1 has another size"):
+        checkpoint.unpack(architectures.create("lenet300", input_shape=(32, 32, 3), rngs=0), packed)
 
 
 def test_the_latest_states_are_kept_and_restored_into_their_structure(tmp_path):

@@ -70,6 +70,13 @@ def test_speedup_prints_json_or_a_table(capsys):
         (["train", "--learning-rate", "0"], "OptionError: learning_rate"),
         (["train", "--seed", "-1"], "OptionError: seed is -1"),
         (["speedup", "--prune", "snip"], "'snip' needs data"),
+        (["speedup", "--density", "0.01"], "--density 0.01 needs a method: --prune"),
+        (["train", "--density", "0.01"], "--density 0.01 needs a method: --prune"),
+        (["train", "--start", "runs/x", "--prune", "snip"], "leave out --prune and --density"),
+        (["train", "--start", "nowhere"], "RunError: there is no folder nowhere"),
+        (["publish"], "OptionError: name a comparison to publish"),
+        (["device", "lenet300-mnist-1pct-global", "--images", "0"], "images is 0; it is how many"),
+        (["export", "lenet300-mnist-1pct-global", "x.c", "--layout", "NCHW"], "--layout: of ONNX only"),
     ],
 )
 def test_mistakes_exit_with_2_and_one_line(capsys, no_training, arguments, says):
@@ -111,6 +118,28 @@ def test_usage_errors_exit_with_2(capsys, arguments):
     code, _, stderr = run(capsys, *arguments)
     assert code == 2
     assert "usage: nttzoo" in stderr
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    code = "from nttzoo.cli import main; main(['info', 'lenet300-mnist-1pct-global'])"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as done:
+        done.stdout.close()
+        assert done.stderr.read() == b""
+        assert done.wait() == 1
+
+
+def test_export_takes_a_published_network_before_a_folder_of_its_name(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lenet300-mnist-1pct-global").mkdir()
+    code, _, _ = run(capsys, "export", "lenet300-mnist-1pct-global", "digits.c")
+    assert code == 0
+    assert (tmp_path / "digits.c").read_text().startswith('#include "digits.h"')
+
+
+def test_listing_nothing_says_so(capsys):
+    code, stdout, _ = run(capsys, "list", "foo*")
+    assert code == 0
+    assert stdout.startswith("None of the ")
 
 
 def test_version_and_help(capsys):

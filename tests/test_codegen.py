@@ -441,6 +441,15 @@ def test_models_of_ones_own_and_files(cache, tmp_path):
         compiled(np.ones((2, 4), np.float32))
 
 
+def test_raw_pixels_and_odd_numbers_of_threads_are_refused():
+    run = codegen.compile("lenet300-mnist-1pct-global", threads=1)
+    with pytest.raises(errors.ShapeError, match=r"takes standardised floats, got uint8: .*standardise"):
+        run(np.zeros((2, 28, 28, 1), np.uint8))
+    for threads in (0, 1.5, "2"):
+        with pytest.raises(errors.OptionError, match="whole number"):
+            codegen.compile("lenet300-mnist-1pct-global", threads=threads)
+
+
 def test_calls_from_several_threads(cache):
     proto = linear_network().proto()
     source, shape = to_source(proto)

@@ -47,7 +47,7 @@ def test_a_run_ends_with_students_summary_picture_and_the_next_command(whole):
         assert masks.density_report(model).total.kept == sum(layer["kept"] for layer in entry["density"])
         assert entry["kernel_after"] < entry["kernel_before"]
         assert name in stdout
-    assert "python scripts/train.py --start" in stdout
+    assert "nttzoo train --start" in stdout
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines][:3] == [0, 50, 100]
     assert {"kernel", "target", "decay", "churn", "density"} <= lines[1]["students"]["2pct-layerwise"].keys()

@@ -189,6 +189,31 @@ def test_extra_files_links_and_missing_files_are_refused(home):
         nttzoo.load(NAME)
 
 
+def test_an_entry_under_another_name_is_refused(home):
+    path = home / "models" / "index.json"
+    index = json.loads(path.read_text())
+    for kind in ("models", "checkpoints"):
+        (home / kind / NAME).rename(home / kind / "other")
+    index["entries"]["other"] = index["entries"].pop(NAME)
+    path.write_text(json.dumps(index))
+    with pytest.raises(ZooError, match=f"is that of '{NAME}', not of 'other'"):
+        nttzoo.load("other")
+
+
+def test_a_home_without_a_zoo_is_refused(home, monkeypatch, tmp_path):
+    (home / "models" / "index.json").write_text("[]")
+    with pytest.raises(ZooError, match=r"index\.json is not the index of a zoo"):
+        nttzoo.list_models()
+    monkeypatch.setenv("NTTZOO_HOME", str(tmp_path / "nowhere"))
+    with pytest.raises(ZooError, match=r"NTTZOO_HOME is .*nowhere, which has no models/index\.json"):
+        nttzoo.list_models()
+
+
+def test_an_entry_of_ones_own_goes_before_the_packages_and_both_are_verified(home, monkeypatch):
+    monkeypatch.setattr(zoo, "homes", lambda: [home, home])
+    assert zoo.verify().count(NAME) == 2
+
+
 def test_an_index_of_a_newer_version_is_refused(home):
     path = home / "models" / "index.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
@@ -242,7 +267,13 @@ def test_a_student_trained_on_other_images_takes_those(runs):
     student = runs / ASKED.folder(ASKED.config("ntt", 0)) / "students" / "2pct-global"
     dataset = data.load("mnist5k")
     darker = replace(dataset, train=data.Labelled(dataset.train.images // 2, dataset.train.labels))
+    darker = replace(darker, name="darker")
+    before = (student / "trained" / "model.json").read_text()
     baselines.train_student(student, darker, training.TrainConfig(epochs=0, progress=False))
+    assert (student / "trained" / "model.json").read_text() == before  # nothing was trained
+    baselines.train_student(student, darker, training.TrainConfig(epochs=1, progress=False))
+    about = json.loads((student / "trained" / "model.json").read_text())
+    assert about.items() >= {"data": "darker", "searched_on": "mnist5k", "train_epochs": 1}.items()
     assert nttzoo.load(student).input_spec == dataset.input_spec
     assert nttzoo.load(student, weights="trained").input_spec == darker.input_spec != dataset.input_spec
 
@@ -280,8 +311,8 @@ def test_an_unfinished_comparison_is_not_published(made, runs, tmp_path):
 
 def test_weights_of_another_training_are_not_published(made, runs, tmp_path):
     student = runs / ASKED.folder(ASKED.config("ntt", 0)) / "students" / "2pct-global"
-    baselines.train_student(student, data.load("mnist5k"), training.TrainConfig(epochs=0, progress=False))
-    with pytest.raises(RunError, match=r"another training: \{'test_accuracy': None, 'train_epochs': 0\} there"):
+    baselines.train_student(student, data.load("mnist5k"), training.TrainConfig(epochs=2, progress=False))
+    with pytest.raises(RunError, match=r"another training: .*'train_epochs': 2\} there"):
         published_again(made, tmp_path, tmp_path / "new")
     shutil.rmtree(student / "trained")
     with pytest.raises(RunError, match=r"trained/model\.json cannot be read"):

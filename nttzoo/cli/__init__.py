@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -16,10 +17,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
     try:
         parsed.run(parsed)
+        sys.stdout.flush()
     except Interrupted as error:
         print(f"nttzoo: {error}", file=sys.stderr)
         sys.exit(128 + error.signal)
     except NttzooError as error:
+        print(f"nttzoo: {type(error).__name__}: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:  # whoever read our output has seen enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:
         print(f"nttzoo: {type(error).__name__}: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:

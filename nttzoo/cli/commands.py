@@ -16,6 +16,15 @@ def _recipe_values(options: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in every.items() if value is not None}
 
 
+def _density(options: argparse.Namespace) -> float:
+    """The density that `--prune` is to leave."""
+    if options.prune == "dense":
+        if options.density not in (None, 1):
+            raise OptionError(f"--density {options.density:g} needs a method: --prune random, magnitude, snip ...")
+        return 1.0
+    return 0.03 if options.density is None else options.density
+
+
 def train(options: argparse.Namespace) -> None:
     """Prunes or takes a found student, trains it, and prints a summary."""
     from nttzoo import baselines, data, provenance, training
@@ -33,11 +42,13 @@ def train(options: argparse.Namespace) -> None:
         seed=options.seed,
     )
     dataset = data.load(options.data, data_dir=options.data_dir, download=options.download)
+    if options.start and (options.prune != "dense" or options.density is not None):
+        raise OptionError("--start takes a network that is pruned already: leave out --prune and --density.")
     if options.start:
         trained = baselines.train_student(Path(options.start), dataset, config)
     else:
         trained = baselines.train_baseline(
-            options.model, dataset, config, method=options.prune, density=options.density, scheme=options.scheme
+            options.model, dataset, config, method=options.prune, density=_density(options), scheme=options.scheme
         )
     print(trained)
     if options.start:
@@ -122,6 +133,9 @@ def list_models(options: argparse.Namespace) -> None:
     for entry in map(zoo.info, names):
         accuracy = f"{100 * entry.metrics['chosen']['test_accuracy']:.2f}"
         rows.append((entry.name, accuracy, f"{entry.speedup['theoretical']:.1f}x", f"{entry.size / 1000:.0f} kB"))
+    if not rows:
+        print(f"None of the {len(zoo.list_models())} published networks is so.")
+        return
     print(console.table("", ("network", "test accuracy, %", "speed-up", "size"), rows))
 
 
@@ -164,15 +178,20 @@ def load_check(options: argparse.Namespace) -> None:
 
 def export(options: argparse.Namespace) -> None:
     """Writes a network as an ONNX or a C file."""
-    from nttzoo import codegen, export
+    from nttzoo import codegen, export, zoo
 
-    model = Path(options.name) if Path(options.name).exists() else options.name
-    if options.format == "c":
+    published = options.name in zoo.list_models()
+    model = options.name if published or not Path(options.name).exists() else Path(options.name)
+    asked = {key: value for key in ("opset", "layout", "batch") if (value := getattr(options, key)) is not None}
+    if options.format == "c" or (options.format is None and options.out.endswith(".c")):
+        if asked or options.dense:
+            given = ", ".join(f"--{key}" for key in (*asked, *(["dense"] if options.dense else [])))
+            raise OptionError(f"{given}: of ONNX only. C takes images as the network does, one by one or many.")
         print(codegen.export_c(model, options.out, weights=options.weights))
         return
-    batch = int(options.batch) if options.batch.isdigit() else options.batch
-    asked = {key: getattr(options, key) for key in ("weights", "opset", "layout")}
-    print(export.export_onnx(model, options.out, sparse=not options.dense, batch=batch, **asked))
+    if options.batch and options.batch.isdecimal():
+        asked["batch"] = int(options.batch)
+    print(export.export_onnx(model, options.out, sparse=not options.dense, weights=options.weights, **asked))
 
 
 def device(options: argparse.Namespace) -> None:
@@ -203,12 +222,15 @@ def device(options: argparse.Namespace) -> None:
 
 def publish(options: argparse.Namespace) -> None:
     """Makes entries of comparisons and prints their names."""
-    from nttzoo import data, provenance, publish
+    from nttzoo import comparison as comparisons
+    from nttzoo import data, publish
 
+    if not options.comparison and not options.runtimes:
+        raise OptionError("name a comparison to publish, or measured times with --runtimes.")
     if options.comparison and not options.runs:
         raise OptionError("name the folder of the comparison's searches with --runs.")
     for comparison in map(Path, options.comparison):
-        name = provenance.read_json(comparison)["comparison"]["data"]
+        name = comparisons.read(comparison)["comparison"]["data"]
         dataset = data.load(name, data_dir=options.data_dir, download=options.download)
         for entry in publish.publish(comparison, dataset, runs=Path(options.runs), home=Path(options.home)):
             print(entry)
@@ -224,8 +246,9 @@ def speedup(options: argparse.Namespace) -> None:
     model = architectures.create(options.model, rngs=options.seed)
     if options.prune in ("snip", "logit_snip"):
         raise NttzooError(f"{options.prune!r} needs data; `speedup` takes random, scaled_random or magnitude.")
+    density = _density(options)
     if options.prune != "dense":
-        pruning.prune(model, options.prune, density=options.density, scheme=options.scheme, key=options.seed)
+        pruning.prune(model, options.prune, density=density, scheme=options.scheme, key=options.seed)
     report = cost.speedup(model)
     print(json.dumps(report.to_dict()) if options.json else report)
 

@@ -92,14 +92,14 @@ def make_parser() -> argparse.ArgumentParser:
     export = _command(commands, "export", does.export, "write a network for other runtimes: ONNX, or plain C")
     export.add_argument("name", metavar="NAME", help="a published network, a student's folder, or (to C) an ONNX file")
     export.add_argument("out", metavar="FILE", help="such as model.onnx, or model.c (its header goes beside it)")
-    export.add_argument("--format", choices=["onnx", "c"], default="onnx", help="(default: onnx)")
+    export.add_argument("--format", choices=["onnx", "c"], help="(default: c for a FILE that ends in .c, else onnx)")
     export.add_argument("--weights", default="trained", help="trained or init (default: trained)")
     export.add_argument(
         "--dense", action="store_true", help="store zeros too, for runtimes that cannot read sparse ones"
     )
-    export.add_argument("--opset", type=int, default=17, help="(default: 17)")
-    export.add_argument("--batch", default="B", help="a number, or a name for any number (default: B)")
-    export.add_argument("--layout", default="NHWC", help="of the images: NHWC or NCHW (default: NHWC)")
+    export.add_argument("--opset", type=int, help="(default: 17)")
+    export.add_argument("--batch", help="a number, or a name for any number (default: B)")
+    export.add_argument("--layout", help="of the images: NHWC or NCHW (default: NHWC)")
 
     device = _command(commands, "device", does.device, "run published networks as C on an emulated microcontroller")
     device.add_argument("names", nargs="+", metavar="NAME", help="published networks")
@@ -186,7 +186,7 @@ def _model_options(parser: argparse.ArgumentParser) -> None:
         default="dense",
         help="random, scaled_random, magnitude, snip, logit_snip, or dense (default: no pruning)",
     )
-    parser.add_argument("--density", type=float, default=0.03, help="fraction of weights kept (default: 0.03)")
+    parser.add_argument("--density", type=float, help="fraction of weights that --prune keeps (default: 0.03)")
     parser.add_argument("--scheme", default="layerwise", help="layerwise or global (default: layerwise)")
     parser.add_argument("--seed", type=int, default=0, help="seeds weights, masks, split, order, dropout (default: 0)")
 

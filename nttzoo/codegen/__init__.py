@@ -94,9 +94,9 @@ def compile(
     `threads` (default: all cores) share the examples of a batch. `choices`: what the generator does for speed (default:
     everything).
     """
-    threads = threads or os.cpu_count() or 1
-    if threads < 1:
-        raise OptionError(f"threads is {threads}; it must be 1 or more.")
+    threads = os.cpu_count() or 1 if threads is None else threads
+    if not isinstance(threads, int) or threads < 1:
+        raise OptionError(f"threads is {threads!r}; it must be a whole number, 1 or more.")
     source, shape = source_of(_proto(model, weights, input_shape), choices=choices)
     return build.build(source, input_shape=shape, threads=threads)
 

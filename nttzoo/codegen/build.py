@@ -41,6 +41,12 @@ class Compiled:
         self._arenas: list[np.ndarray] = []  # those that no call is using
 
     def __call__(self, inputs: Float[np.ndarray, "n ..."]) -> Float[np.ndarray, "n outputs"]:
+        inputs = np.asarray(inputs)
+        if inputs.dtype.kind in "biu":
+            raise ShapeError(
+                f"{self.source.name} takes standardised floats, got {inputs.dtype}: "
+                "`model.input_spec.standardise(images)` makes them."
+            )
         inputs = np.ascontiguousarray(inputs, np.float32)
         if inputs.shape[1:] != self.input_shape:
             expected = ", ".join(map(str, self.input_shape))

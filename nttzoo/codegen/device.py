@@ -94,6 +94,8 @@ class OnDevice:
 
 def check(name: str, *, images: int) -> dict[str, Any]:
     """Runs a published network on the device and compares with JAX: figures for JSON; raises if the answers differ."""
+    if not 1 <= images <= 1000:
+        raise ExportError(f"images is {images}; it is how many to classify, 1 to 1000.")
     model: Any = zoo.load(name, weights="trained")
     spec = model.input_spec
     if spec.shape == (28, 28, 1):

@@ -1,7 +1,7 @@
 """Neural Tangent Transfer: from a dense network to sparse ones that start and learn like it, without labels."""
 
 from nttzoo.errors import Interrupted
-from nttzoo.search.command import Summary, dry_run, load_student, run, save_student
+from nttzoo.search.command import Summary, dry_run, load_student, run, save_student, student_folder
 from nttzoo.search.config import SearchConfig, Target
 from nttzoo.search.devices import is_first, start_distributed
 from nttzoo.search.journal import Journal
@@ -20,6 +20,7 @@ __all__ = [
     "load_student",
     "run",
     "save_student",
+    "student_folder",
     "start_distributed",
     "transfer",
 ]

@@ -52,7 +52,7 @@ class Summary:
         config = self.content["config"]
         first = self.folder / "students" / next(iter(entries))
         parts.append(f"Picture: {self.folder / 'report.png'}")
-        parts.append(f"Next, train it: python scripts/train.py --start {first} --data {config['data']}")
+        parts.append(f"Next, train it: nttzoo train --start {first} --data {config['data']}")
         return "\n\n".join(parts)
 
 
@@ -175,16 +175,29 @@ def save_student(folder: Path, model: Any, about: dict[str, Any]) -> None:
     provenance.write_json(folder / "model.json", about | model.input_spec.to_dict())
 
 
+def student_folder(folder: Path) -> Path:
+    """The folder of a student, given that or the folder of a search that found only this one."""
+    students = [folder] if (folder / "model.json").exists() else sorted((folder / "students").glob("*"))
+    if not folder.is_dir():
+        raise RunError(f"there is no folder {folder}.")
+    if len(students) != 1:
+        names = ", ".join(student.name for student in students)
+        raise RunError(
+            f"{folder} holds {len(students)} students{': ' + names if names else ''}. Give the folder of one of them."
+        )
+    return students[0]
+
+
 def load_student(folder: Path) -> tuple[Any, dict[str, Any]]:
     """(model in evaluation mode, what its model.json says): what `save_student` wrote."""
     about = provenance.read_json(folder / "model.json")
     try:
-        spec = data.InputSpec.from_dict(about)
-    except KeyError as error:
+        spec, architecture, seed = data.InputSpec.from_dict(about), about["architecture"], about["seed"]
+    except (KeyError, TypeError) as error:
         raise RunError(
             f"{folder / 'model.json'} does not tell {error}: no student of this version of nttzoo."
         ) from error
-    model: Any = architectures.blank(about["architecture"], spec, seed=about["seed"])
+    model: Any = architectures.blank(architecture, spec, seed=seed)
     checkpoint.unpack(model, checkpoint.load_arrays(folder / "arrays"))
     model.eval()
     return model, about
