@@ -280,6 +280,8 @@ def test_published_networks(name):
         answer = compiled(x)
         for expected in (np.asarray(model(jax.numpy.asarray(x))), session.run(None, {"images": x})[0]):
             assert np.abs(answer - expected).max() <= 1e-5 * np.abs(expected).max()
+    told = zoo.info(name).metrics["c"]
+    assert (told["table_bytes"], told["arena_bytes"]) == (compiled.source.table_bytes, 4 * compiled.source.arena)
 
 
 # Optimising, by hand.
