@@ -10,28 +10,24 @@ each is bilinear and the transposes of each are the others. As three JAX primiti
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, batching
 from jaxtyping import Array, Float
 
-from nttzoo import winograd
+from nttzoo import patches, winograd
+from nttzoo.patches import Window, by_chunks, chunk_size, primitive_of
 
-Ints = tuple[int, ...]
-
-# Unfolded patches of this many bytes stay in the cache between being written and being multiplied.
-CHUNK_BYTES = 8 * 2**20
 # With fewer channels Winograd's transforms take longer than the products that they save; with larger tiles than this,
 # memory holds them up.
 WINOGRAD_CHANNELS = 16
@@ -69,7 +65,7 @@ def conv_general_dilated(
     # lax refuses names of paddings together with an input dilation; leave that error to it.
     plain = plain and dimension_numbers == _channels_last(space) and not (isinstance(padding, str) and inner != ones)
     if jax.default_backend() == "cpu" and plain and 0 not in lhs.shape and lhs.dtype == rhs.dtype:
-        padded = pad(lhs, rhs.shape[:space], strides, padding, inner, holes)
+        padded = patches.pad(lhs, rhs.shape[:space], strides, padding, inner, holes)
         window = Window(rhs.shape[:space], strides, holes, padded.shape[1:-1], feature_group_count)
         if all(n > 0 for n in window.out):  # else the window is larger than the images
             quick = not _unfolding.get() and _suits_winograd(window, len(lhs), lhs.shape[-1], rhs.shape[-1], lhs.dtype)
@@ -92,69 +88,6 @@ def _channels_last(space: int) -> lax.ConvDimensionNumbers:
     return lax.ConvDimensionNumbers(images, (space + 1, space, *range(space)), images)
 
 
-def pad(
-    x: Float[Array, "n *space c"],
-    window: Ints,
-    strides: Ints,
-    padding: str | Sequence[tuple[int, int]],
-    inner: Ints,
-    holes: Ints,
-) -> Float[Array, "n *padded c"]:
-    """The images with a convolution's padding and input dilation (`inner`) carried out."""
-    if isinstance(padding, str):
-        reach = [(w - 1) * hole + 1 for w, hole in zip(window, holes, strict=True)]
-        padding = lax.padtype_to_pads(x.shape[1:-1], reach, strides, padding)
-    gaps = [(lo, hi, d - 1) for (lo, hi), d in zip(padding, inner, strict=True)]
-    if not any(map(any, gaps)):
-        return x
-    return lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *gaps, (0, 0, 0)])
-
-
-@dataclass(frozen=True)
-class Window:
-    """The geometry of a convolution without padding over images of the given `space`."""
-
-    size: Ints
-    strides: Ints
-    holes: Ints
-    space: Ints
-    groups: int = 1
-    winograd: bool = False  # how to compute it, and its transposes
-
-    @property
-    def out(self) -> Ints:
-        """The space axes of the result."""
-        axes = zip(self.space, self.size, self.holes, self.strides, strict=True)
-        return tuple((s - (w - 1) * hole - 1) // stride + 1 for s, w, hole, stride in axes)
-
-    def slices(self) -> list[tuple[Ints, Ints]]:
-        """Where the window's pixels lie, in C order: (start, stop) of the strided slice that each pixel sees."""
-        found = []
-        for offset in itertools.product(*map(range, self.size)):
-            start = tuple(o * hole for o, hole in zip(offset, self.holes, strict=True))
-            stop = tuple(a + (n - 1) * d + 1 for a, n, d in zip(start, self.out, self.strides, strict=True))
-            found.append((start, stop))
-        return found
-
-
-def unfold(x: Float[Array, "n *space c"], window: Window) -> Float[Array, "n *out k c"]:
-    """The patches under each position of the window; k numbers the window's pixels."""
-    n, *_, c = x.shape
-    views = [lax.slice(x, (0, *lo, 0), (n, *hi, c), (1, *window.strides, 1)) for lo, hi in window.slices()]
-    return jnp.stack(views, x.ndim - 1)
-
-
-def fold(patches: Float[Array, "n *out k c"], window: Window) -> Float[Array, "n *space c"]:
-    """The transpose of `unfold`: every pixel is the sum of its places in the patches."""
-    zero = jnp.zeros((), patches.dtype)
-    total: Any = 0
-    for k, (start, stop) in enumerate(window.slices()):
-        around = [(a, s - b, d - 1) for a, b, s, d in zip(start, stop, window.space, window.strides, strict=True)]
-        view = lax.index_in_dim(patches, k, -2, keepdims=False)
-        total = total + lax.pad(view, zero, [(0, 0, 0), *around, (0, 0, 0)])
-    return total
-
-
 def _conv(x: Array, kernel: Array, *, window: Window) -> Array:
     """Images [n, *space, c], kernel [*size, c / groups, o] -> [n, *out, o]."""
     if window.winograd:
@@ -164,7 +97,7 @@ def _conv(x: Array, kernel: Array, *, window: Window) -> Array:
         product = _multiply("pgk,gko->pgo", _grouped_patches(x, window), _grouped_kernel(kernel, window))
         return product.reshape(len(x), *window.out, -1)
 
-    return _by_chunks(few, _chunk(len(x), x.shape[-1], window, x.dtype), x)
+    return by_chunks(few, chunk_size(len(x), x.shape[-1], window, x.dtype), x)
 
 
 def _conv_to_images(g: Array, kernel: Array, *, window: Window) -> Array:
@@ -175,11 +108,11 @@ def _conv_to_images(g: Array, kernel: Array, *, window: Window) -> Array:
 
     def few(g: Array) -> Array:
         outputs = g.reshape(-1, groups, g.shape[-1] // groups)
-        patches = _multiply("pgo,gko->pgk", outputs, _grouped_kernel(kernel, window))
-        patches = patches.reshape(-1, groups, taps, channels // groups).swapaxes(1, 2)
-        return fold(patches.reshape(len(g), *window.out, taps, channels), window)
+        parts = _multiply("pgo,gko->pgk", outputs, _grouped_kernel(kernel, window))
+        parts = parts.reshape(-1, groups, taps, channels // groups).swapaxes(1, 2)
+        return patches.sum_of_places(parts.reshape(len(g), *window.out, taps, channels), window)
 
-    return _by_chunks(few, _chunk(len(g), channels, window, g.dtype), g)
+    return by_chunks(few, chunk_size(len(g), channels, window, g.dtype), g)
 
 
 def _conv_to_kernel(x: Array, g: Array, *, window: Window) -> Array:
@@ -192,7 +125,7 @@ def _conv_to_kernel(x: Array, g: Array, *, window: Window) -> Array:
         # XLA multiplies this order of the axes faster than its transpose.
         return _multiply("pgo,pgk->gok", g.reshape(-1, groups, outputs // groups), _grouped_patches(x, window))
 
-    chunk = _chunk(n, channels, window, x.dtype)
+    chunk = chunk_size(n, channels, window, x.dtype)
     whole = n // chunk * chunk
     pieces = (x[:whole].reshape(-1, chunk, *x.shape[1:]), g[:whole].reshape(-1, chunk, *g.shape[1:]))
     start = few(x[whole:], g[whole:])  # zeros, if no rest is left
@@ -201,10 +134,10 @@ def _conv_to_kernel(x: Array, g: Array, *, window: Window) -> Array:
 
 
 def _grouped_patches(x: Array, window: Window) -> Float[Array, "p g k"]:
-    patches, groups = unfold(x, window), window.groups
-    taps, channels = patches.shape[-2:]
+    unfolded, groups = patches.unfold(x, window), window.groups
+    taps, channels = unfolded.shape[-2:]
     return (
-        patches.reshape(-1, taps, groups, channels // groups)
+        unfolded.reshape(-1, taps, groups, channels // groups)
         .swapaxes(1, 2)
         .reshape(-1, groups, taps * channels // groups)
     )
@@ -224,47 +157,9 @@ def _multiply(subscripts: str, one: Array, two: Array) -> Array:
     return jnp.einsum(subscripts, one, two)
 
 
-def _chunk(n: int, channels: int, window: Window, dtype: Any) -> int:
-    """How many images at a time: as many as fit the cache, in pieces of nearly equal size."""
-    one_image = math.prod(window.out) * math.prod(window.size) * channels * jnp.dtype(dtype).itemsize
-    pieces = -(-n * one_image // CHUNK_BYTES)
-    return max(1, n // max(1, pieces))
-
-
-def _by_chunks(few: Callable[[Array], Array], chunk: int, x: Array) -> Array:
-    """`few` over the leading axis, a chunk at a time; a last, smaller rest follows."""
-    whole = len(x) // chunk * chunk
-    if chunk == len(x):
-        return few(x)
-    y = lax.map(few, x[:whole].reshape(-1, chunk, *x.shape[1:]))
-    y = y.reshape(whole, *y.shape[2:])
-    return y if whole == len(x) else jnp.concatenate([y, few(x[whole:])])
-
-
-def _bilinear(name: str, compute: Callable[..., Array]) -> Primitive:
-    """A primitive for `compute(one, two, window=)`, whose first argument(s) may carry a vmapped axis in front."""
-    primitive = Primitive(name)
-
-    @cache
-    def jitted(window: Window) -> Callable[..., Array]:
-        return jax.jit(partial(compute, window=window))
-
-    primitive.def_impl(lambda one, two, *, window: jitted(window)(one, two))
-
-    def abstract(one: Any, two: Any, *, window: Window) -> Any:
-        shape = jax.eval_shape(
-            partial(compute, window=window), *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (one, two))
-        )
-        return jax.core.ShapedArray(shape.shape, shape.dtype)
-
-    primitive.def_abstract_eval(abstract)
-    mlir.register_lowering(primitive, mlir.lower_fun(compute, multiple_results=False))
-    return primitive
-
-
-conv_p = _bilinear("nttzoo_conv", _conv)
-conv_to_images_p = _bilinear("nttzoo_conv_to_images", _conv_to_images)
-conv_to_kernel_p = _bilinear("nttzoo_conv_to_kernel", _conv_to_kernel)
+conv_p = primitive_of("nttzoo_conv", _conv)
+conv_to_images_p = primitive_of("nttzoo_conv_to_images", _conv_to_images)
+conv_to_kernel_p = primitive_of("nttzoo_conv_to_kernel", _conv_to_kernel)
 
 ad.defbilinear(
     conv_p,

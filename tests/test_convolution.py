@@ -9,7 +9,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from jax import lax
 
-from nttzoo import convolution, winograd
+from nttzoo import convolution, patches, winograd
 from nttzoo.convolution import conv_general_dilated
 
 
@@ -44,9 +44,9 @@ def convolutions(draw):
 
 
 @settings(max_examples=8, phases=[Phase.generate])  # shapes are small already; shrinking compiles each
-@given(convolutions(), st.sampled_from([1, 400, convolution.CHUNK_BYTES]))
+@given(convolutions(), st.sampled_from([1, 400, patches.CHUNK_BYTES]))
 def test_values_and_derivatives_are_those_of_lax(drawn, chunk_bytes):
-    with mock.patch.object(convolution, "CHUNK_BYTES", chunk_bytes):
+    with mock.patch.object(patches, "CHUNK_BYTES", chunk_bytes):
         check_values_and_derivatives(*drawn)
 
 

@@ -18,9 +18,10 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from nttzoo import convolution, nn
+from nttzoo import convolution, nn, patches
 from nttzoo.nn import merge_params, split_params
 from nttzoo.ntk.exchange import Exchange
+from nttzoo.patches import Window
 from nttzoo.taps import Call, kind_of
 
 _AFFINE = (nnx.Linear, nn.Linear, nnx.LinearGeneral, nn.LinearGeneral, nnx.Conv, nn.Conv)
@@ -129,15 +130,15 @@ def _affine(call: Call, b: Float[Array, "r n ..."], active: bool, exchange: Exch
 
 def _patches(layer: Any, inputs: Array) -> Float[Array, "n p taps c"]:
     """The patches that a Conv layer multiplies: the layer itself says how it pads, with a convolution that listens."""
-    patches: list[Array] = []
+    found: list[Array] = []
 
     def listen(
         lhs: Array, rhs: Array, strides: Any, padding: Any, lhs_dilation: Any, rhs_dilation: Any, **_: Any
     ) -> Array:
         size = rhs.shape[:-2]
-        padded = convolution.pad(lhs, size, strides, padding, lhs_dilation, rhs_dilation)
-        unfolded = convolution.unfold(padded, convolution.Window(size, strides, rhs_dilation, padded.shape[1:-1]))
-        patches.append(unfolded)
+        padded = patches.pad(lhs, size, strides, padding, lhs_dilation, rhs_dilation)
+        unfolded = patches.unfold(padded, Window(size, tuple(strides), tuple(rhs_dilation), padded.shape[1:-1]))
+        found.append(unfolded)
         return jnp.zeros((*unfolded.shape[:-2], rhs.shape[-1]), lhs.dtype)
 
     # Of the kernel only the shape matters here; the mask of nnx.Conv is left out with it.
@@ -145,8 +146,7 @@ def _patches(layer: Any, inputs: Array) -> Float[Array, "n p taps c"]:
         **{**vars(layer), "kernel": layer.kernel[...], "mask": None, "conv_general_dilated": listen}
     )
     nnx.Conv.__call__(stand_in, inputs)  # type: ignore[arg-type]
-    found = patches[0]
-    return found.reshape(len(inputs), -1, *found.shape[-2:])
+    return found[0].reshape(len(inputs), -1, *found[0].shape[-2:])
 
 
 def _local_rows(call: Call, b: Float[Array, "r n ..."], active: bool) -> Float[Array, "n r d"]:

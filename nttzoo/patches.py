@@ -1,0 +1,156 @@
+"""The patches under a convolution's window, and the way back: `unfold` and `fold` are each other's transpose."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+from jaxtyping import Array, Float
+
+Ints = tuple[int, ...]
+
+# Unfolded patches of this many bytes stay in the cache between being written and being multiplied.
+CHUNK_BYTES = 8 * 2**20
+
+
+@dataclass(frozen=True)
+class Window:
+    """The geometry of a convolution without padding over images of the given `space`."""
+
+    size: Ints
+    strides: Ints
+    holes: Ints
+    space: Ints
+    groups: int = 1
+    winograd: bool = False  # how to compute it, and its transposes
+
+    @property
+    def out(self) -> Ints:
+        """The space axes of the result."""
+        axes = zip(self.space, self.size, self.holes, self.strides, strict=True)
+        return tuple((s - (w - 1) * hole - 1) // stride + 1 for s, w, hole, stride in axes)
+
+    def along(self, axis: int) -> list[tuple[int, int]]:
+        """(start, stop) of the strided slice of a space axis that each of the window's places on it sees."""
+        hole, reach = self.holes[axis], (self.out[axis] - 1) * self.strides[axis] + 1
+        return [(place * hole, place * hole + reach) for place in range(self.size[axis])]
+
+
+def pad(
+    x: Float[Array, "n *space c"],
+    window: Ints,
+    strides: Ints,
+    padding: str | Sequence[tuple[int, int]],
+    inner: Ints,
+    holes: Ints,
+) -> Float[Array, "n *padded c"]:
+    """The images with a convolution's padding and input dilation (`inner`) carried out."""
+    if isinstance(padding, str):
+        reach = [(w - 1) * hole + 1 for w, hole in zip(window, holes, strict=True)]
+        padding = lax.padtype_to_pads(x.shape[1:-1], reach, strides, padding)
+    gaps = [(lo, hi, d - 1) for (lo, hi), d in zip(padding, inner, strict=True)]
+    if not any(map(any, gaps)):
+        return x
+    return lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *gaps, (0, 0, 0)])
+
+
+def unfold(x: Float[Array, "n *space c"], window: Window) -> Float[Array, "n *out k c"]:
+    """The patches under each position of the window; k numbers the window's pixels."""
+    return unfold_p.bind(x, window=window)
+
+
+def fold(patches: Float[Array, "n *out k c"], window: Window) -> Float[Array, "n *space c"]:
+    """The transpose of `unfold`: every pixel is the sum of its places in the patches."""
+    return fold_p.bind(patches, window=window)
+
+
+def _unfold(x: Array, *, window: Window) -> Array:
+    # Axis by axis, the last first: what is copied then grows longer with every axis, and most copies are of whole rows.
+    shape = (len(x), *window.out, math.prod(window.size), x.shape[-1])
+    for axis in reversed(range(len(window.size))):
+        stride = window.strides[axis]
+        views = [lax.slice_in_dim(x, start, stop, stride, axis + 1) for start, stop in window.along(axis)]
+        x = jnp.stack(views, -2).reshape(*views[0].shape[:-1], len(views) * x.shape[-1])
+    return x.reshape(shape)
+
+
+def _fold(patches: Array, *, window: Window) -> Array:
+    # In a loop, so that XLA cannot carry the sum into everything that uses it, and compute it there again and again.
+    pieces = 2 if jax.default_backend() == "cpu" else 1
+    return by_chunks(partial(sum_of_places, window=window), max(1, len(patches) // pieces), patches)
+
+
+def sum_of_places(patches: Float[Array, "n *out k c"], window: Window) -> Float[Array, "n *space c"]:
+    """`fold` as plain sums, for a loop over a few images at a time that is there already."""
+    zero = jnp.zeros((), patches.dtype)
+    total: Any = 0
+    for k, slices in enumerate(itertools.product(*map(window.along, range(len(window.size))))):
+        axes = zip(slices, window.space, window.strides, strict=True)
+        around = [(start, space - stop, stride - 1) for (start, stop), space, stride in axes]
+        view = lax.index_in_dim(patches, k, -2, keepdims=False)
+        total = total + lax.pad(view, zero, [(0, 0, 0), *around, (0, 0, 0)])
+    return total
+
+
+def chunk_size(n: int, channels: int, window: Window, dtype: Any) -> int:
+    """How many images to unfold at a time: as many as fit the cache, in pieces of nearly equal size."""
+    one_image = math.prod(window.out) * math.prod(window.size) * channels * jnp.dtype(dtype).itemsize
+    pieces = -(-n * one_image // CHUNK_BYTES)
+    return max(1, n // max(1, pieces))
+
+
+def by_chunks(few: Callable[[Array], Array], chunk: int, x: Array) -> Array:
+    """`few` over the leading axis, a chunk at a time; a last, smaller rest follows."""
+    if chunk >= len(x):
+        return few(x)
+    whole = len(x) // chunk * chunk
+    y = lax.map(few, x[:whole].reshape(-1, chunk, *x.shape[1:]))
+    y = y.reshape(whole, *y.shape[2:])
+    return y if whole == len(x) else jnp.concatenate([y, few(x[whole:])])
+
+
+def primitive_of(name: str, compute: Callable[..., Array]) -> Primitive:
+    """A JAX primitive for `compute(*arrays, window=)`, as yet without derivatives and vmap."""
+    primitive = Primitive(name)
+
+    @cache
+    def jitted(window: Window) -> Callable[..., Array]:
+        return jax.jit(partial(compute, window=window))
+
+    primitive.def_impl(lambda *arrays, window: jitted(window)(*arrays))
+
+    def abstract(*arrays: Any, window: Window) -> Any:
+        shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
+        result = jax.eval_shape(partial(compute, window=window), *shapes)
+        return jax.core.ShapedArray(result.shape, result.dtype)
+
+    primitive.def_abstract_eval(abstract)
+    mlir.register_lowering(primitive, mlir.lower_fun(compute, multiple_results=False))
+    return primitive
+
+
+unfold_p = primitive_of("nttzoo_unfold", _unfold)
+fold_p = primitive_of("nttzoo_fold", _fold)
+
+ad.deflinear2(unfold_p, lambda ct, x, *, window: [fold_p.bind(ct, window=window)])
+ad.deflinear2(fold_p, lambda ct, patches, *, window: [unfold_p.bind(ct, window=window)])
+
+
+def _batch(primitive: Primitive, args: Any, dims: Any, *, window: Window) -> tuple[Array, int]:
+    """vmap: the new axis joins the images."""
+    images = jnp.moveaxis(args[0], dims[0], 0)
+    y = primitive.bind(images.reshape(-1, *images.shape[2:]), window=window)
+    return y.reshape(*images.shape[:2], *y.shape[1:]), 0
+
+
+batching.primitive_batchers[unfold_p] = partial(_batch, unfold_p)
+batching.primitive_batchers[fold_p] = partial(_batch, fold_p)
