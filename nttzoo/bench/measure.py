@@ -8,9 +8,11 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,43 +29,81 @@ class PeerError(NttzooError, RuntimeError):
     """A peer could not be run."""
 
 
-def milliseconds(work: Callable[[], Any], *, repeats: int) -> float:
-    """The best of `repeats` runs of `work`, which must return only when it is done; one run before warms up."""
+def milliseconds(work: Callable[[], Any], *, repeats: int = 3, seconds: float = 0.0) -> float:
+    """The best of at least `repeats` runs, going on for at least `seconds`, of `work`, which returns when it is done.
+
+    One run before warms up.
+    """
     work()
-    times = []
-    for _ in range(repeats):
+    times: list[float] = []
+    while len(times) < repeats or sum(times) < seconds:
         began = time.perf_counter()
         work()
         times.append(time.perf_counter() - began)
     return 1000 * min(times)
 
 
-def gigaflop(function: Callable[..., Any], *arguments: Any) -> float:
-    """Floating-point operations of all matrix products and convolutions of a function, in units of 10^9."""
-    return _flop(jax.make_jaxpr(function)(*arguments).jaxpr) / 1e9
+class Product(NamedTuple):
+    """A matrix product: the shapes of its factors, and lax's dimension numbers."""
+
+    one: tuple[int, ...]
+    two: tuple[int, ...]
+    dimensions: Any
+
+    @property
+    def flop(self) -> float:
+        """Floating-point operations."""
+        (contracted, _), (batch, _) = self.dimensions
+        rows = math.prod(size for axis, size in enumerate(self.one) if axis not in (*contracted, *batch))
+        return 2 * rows * math.prod(self.two)
+
+    def milliseconds(self) -> float:
+        """How long it takes by itself; the cost of calling it is included."""
+        run = jax.jit(partial(lax.dot_general, dimension_numbers=self.dimensions))
+        factors = [jnp.ones(shape) for shape in (self.one, self.two)]
+        return milliseconds(lambda: run(*factors).block_until_ready(), seconds=0.1)
 
 
-def _flop(jaxpr: Any) -> float:
-    total = 0.0
+def products_milliseconds(found: Counter[Product]) -> float:
+    """How long all these products take, each run by itself, without the cost of calling them."""
+    call = Product((1, 1), (1, 1), (((1,), (0,)), ((), ()))).milliseconds()
+    return sum(count * max(0.0, product.milliseconds() - call) for product, count in found.items())
+
+
+def products(function: Callable[..., Any], *arguments: Any) -> Counter[Product]:
+    """All matrix products and convolutions of a function (these as products of patches), and how often each is made."""
+    return _products(jax.make_jaxpr(function)(*arguments).jaxpr)
+
+
+def _products(jaxpr: Any) -> Counter[Product]:
+    found: Counter[Product] = Counter()
     for equation in jaxpr.eqns:
-        inner = [_flop(part) for part in jaxprs_in_params(equation.params)]
-        total += equation.params.get("length", 1) * sum(inner)  # a scan runs its part `length` times
+        times = equation.params.get("length", 1)  # a scan runs its part `length` times
+        for part in jaxprs_in_params(equation.params):
+            found.update({product: times * count for product, count in _products(part).items()})
         shapes = [var.aval.shape for var in equation.invars]
         if equation.primitive is lax.dot_general_p:
-            (contracted, _), _ = equation.params["dimension_numbers"]
-            along = math.prod(shapes[0][axis] for axis in contracted)
-            total += 2 * math.prod(equation.outvars[0].aval.shape) * along
+            found[Product(shapes[0], shapes[1], equation.params["dimension_numbers"])] += 1
         elif equation.primitive in (conv_p, conv_to_images_p, conv_to_kernel_p):
+            window, n = equation.params["window"], shapes[0][0]
             kernel = equation.outvars[0].aval.shape if equation.primitive is conv_to_kernel_p else shapes[1]
-            total += 2 * shapes[0][0] * math.prod(equation.params["window"].out) * math.prod(kernel)
-    return total
-
-
-def gigaflop_per_second() -> float:
-    """The speed of a large matrix product on this machine: a limit for everything made of smaller ones."""
-    x = jnp.ones((2048, 2048))
-    square = jax.jit(jnp.matmul)
-    return 2 * len(x) ** 3 / 1e6 / milliseconds(lambda: square(x, x).block_until_ready(), repeats=10)
+            positions, outputs = n * math.prod(window.out), kernel[-1] // window.groups
+            patches, weights, results = (
+                (window.groups, *shape)
+                for shape in (
+                    (positions, math.prod(kernel[:-1])),
+                    (math.prod(kernel[:-1]), outputs),
+                    (positions, outputs),
+                )
+            )
+            of_each_group = ((0,), (0,))
+            if equation.primitive is conv_p:
+                found[Product(patches, weights, (((2,), (1,)), of_each_group))] += 1
+            elif equation.primitive is conv_to_images_p:
+                found[Product(results, weights, (((2,), (2,)), of_each_group))] += 1
+            else:
+                found[Product(results, patches, (((1,), (1,)), of_each_group))] += 1
+    return found
 
 
 def alone(function: Callable[..., Any], *arguments: object, devices: int = 1) -> Any:

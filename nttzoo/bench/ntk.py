@@ -11,33 +11,61 @@ import jax.numpy as jnp
 from jax import lax
 
 from nttzoo import architectures, console, pruning
-from nttzoo.bench.measure import PeerError, alone, gigaflop, gigaflop_per_second, milliseconds, run_peer
+from nttzoo.bench.measure import PeerError, alone, milliseconds, products, products_milliseconds, run_peer
 from nttzoo.nn import merge_params, split_params
 from nttzoo.ntk import empirical_ntk, kernel_distance, spread_outputs
 from nttzoo.provenance import origin
 
-# architecture, batch, outputs sampled (None: all), rounds in turns with the peer
+# architecture, batch, outputs sampled (None: all), rounds in turns with the peer (0: it cannot do that)
 CASES: list[tuple[str, int, int | None, int]] = [
-    ("lenet300", 64, None, 2),
-    ("lenet5", 64, None, 2),
+    ("lenet300", 64, None, 5),
+    ("lenet5", 64, None, 3),
     ("conv4", 32, None, 1),
     ("conv4", 32, 1, 0),
 ]
 GROWTH = (16, 32, 64, 128, 256)
 PEER_LIMIT = 300.0
+LOOP_STEPS = 5
 
 
-def step(name: str, batch: int, sampled: int | None, tangents: str = "all", repeats: int = 5) -> dict[str, Any]:
+def step(name: str, batch: int, sampled: int | None, tangents: str = "all", seconds: float = 2.0) -> dict[str, Any]:
     """Milliseconds of value and gradient of the kernel loss of a 3 % student, and this process's peak memory.
 
-    Also the milliseconds of a step in a compiled loop, as a search takes them, and the work: gigaflop of products.
+    Also the milliseconds of a step in a compiled loop, as a search takes them.
     """
+    value_and_gradient, arguments = _kernel_step(name, batch, sampled, tangents)
+
+    @jax.jit
+    def loop(params: Any, x1: Any, x2: Any) -> Any:
+        def descend(_: Any, params: Any) -> Any:
+            gradient = value_and_gradient(params, x1, x2)[1]
+            return jax.tree.map(lambda value, slope: value - 1e-9 * slope, params, gradient)
+
+        return lax.fori_loop(0, LOOP_STEPS, descend, params)
+
+    best = milliseconds(lambda: jax.block_until_ready(value_and_gradient(*arguments)), seconds=seconds)
+    peak = peak_mib()
+    loops = milliseconds(lambda: jax.block_until_ready(loop(*arguments)), seconds=seconds)
+    return {"milliseconds": best, "peak_mib": peak, "loop_milliseconds": loops / LOOP_STEPS}
+
+
+def products_alone(name: str, batch: int, sampled: int | None) -> dict[str, Any]:
+    """The work of a step's matrix products in gigaflop, and their milliseconds when each is run by itself, in sum."""
+    value_and_gradient, arguments = _kernel_step(name, batch, sampled, "all")
+    found = products(value_and_gradient, *arguments)
+    return {
+        "gigaflop": sum(count * product.flop for product, count in found.items()) / 1e9,
+        "milliseconds": products_milliseconds(found),
+    }
+
+
+def _kernel_step(name: str, batch: int, sampled: int | None, tangents: str) -> tuple[Any, tuple[Any, ...]]:
+    """Value and gradient of the kernel loss as a compiled function, and its arguments: parameters, x1, x2."""
     student = architectures.create(name, rngs=0)
     student.eval()
     pruning.prune(student, "magnitude", density=0.03)
     graph, params, rest = split_params(student)
     x = jax.random.normal(jax.random.key(1), (batch, *student.input_shape))
-    x1, x2 = x[: batch // 2], x[batch // 2 :]
     outputs = None if sampled is None else spread_outputs(jax.random.key(2), batch, 10, sampled)
     size = 10 if sampled is None else sampled
     teacher = jnp.zeros((batch // 2, batch // 2, size, size))
@@ -50,23 +78,7 @@ def step(name: str, batch: int, sampled: int | None, tangents: str = "all", repe
 
         return jax.value_and_grad(loss)(params)
 
-    @jax.jit
-    def loop(params: Any, x1: Any, x2: Any) -> Any:
-        def descend(_: Any, params: Any) -> Any:
-            gradient = value_and_gradient(params, x1, x2)[1]
-            return jax.tree.map(lambda value, slope: value - 1e-9 * slope, params, gradient)
-
-        return lax.fori_loop(0, repeats, descend, params)
-
-    best = milliseconds(lambda: jax.block_until_ready(value_and_gradient(params, x1, x2)), repeats=repeats)
-    peak = peak_mib()
-    loops = milliseconds(lambda: jax.block_until_ready(loop(params, x1, x2)), repeats=2)
-    return {
-        "milliseconds": best,
-        "peak_mib": peak,
-        "loop_milliseconds": loops / repeats,
-        "gigaflop": gigaflop(value_and_gradient, params, x1, x2),
-    }
+    return value_and_gradient, (params, x[: batch // 2], x[batch // 2 :])
 
 
 def thousand() -> dict[str, Any]:
@@ -87,29 +99,15 @@ def peak_mib() -> int:
 def run(*, peer_python: str, growth: bool = False) -> dict[str, Any]:
     """Our step and the peer's in turns at the paper's batch sizes; `growth`: also how both grow with it."""
     cases, curves = [], []
-    speed = gigaflop_per_second()
     with console.progress_bar() as bar:
         task = bar.add_task("kernel steps", total=len(CASES) + (2 * len(GROWTH) + 1 if growth else 0), note="")
-        for name, batch, sampled, rounds in CASES:
-            ours = [alone(step, name, batch, sampled) for _ in range(max(rounds, 1))]
-            active = alone(step, name, batch, sampled, "active")
-            theirs = [_peer(name, batch, peer_python) for _ in range(rounds)]
-            case = {"model": name, "batch": batch, "outputs": sampled or 10, **_best(ours, "nttzoo")}
-            case["nttzoo_loop_ms"] = round(min(one["loop_milliseconds"] for one in ours), 2)
-            case |= {
-                "gigaflop": round(ours[0]["gigaflop"], 3),
-                "floor_ms": round(1000 * ours[0]["gigaflop"] / speed, 2),
-            }
-            case |= _best([active], "nttzoo_active")
-            if theirs:
-                case |= _best(theirs, "peer")
-                case["ratio"] = case["peer_ms"] / case["nttzoo_ms"]
-            cases.append(case)
-            bar.update(task, advance=1, note=f"{name} {case['nttzoo_ms']:.1f} ms")
+        for case in CASES:
+            cases.append(_case(*case, peer_python))
+            bar.update(task, advance=1, note=f"{case[0]} {cases[-1]['nttzoo_ms']:.1f} ms")
         peer_lives = {"lenet300": True, "lenet5": True}
         for name in peer_lives:
             for batch in GROWTH if growth else ():
-                point = {"model": name, "batch": batch, **_best([alone(step, name, batch, None, "all", 2)], "nttzoo")}
+                point = {"model": name, "batch": batch, **_best([alone(step, name, batch, None)], "nttzoo")}
                 if peer_lives[name]:
                     try:
                         point |= _best([_peer(name, batch, peer_python)], "peer")
@@ -123,12 +121,12 @@ def run(*, peer_python: str, growth: bool = False) -> dict[str, Any]:
             large = alone(thousand)
             bar.update(task, advance=1, note="conv4, 1000 images")
     what = (
-        "value and gradient of the kernel loss, exact kernel unless outputs < 10; best of rounds in turns. loop: a "
-        "step in a compiled loop, as a search takes them; floor: the step's products at the speed of a large one"
+        "value and gradient of the kernel loss, exact kernel unless outputs < 10; best of rounds in turns, of which "
+        "ratios gives each. loop: a step in a compiled loop, as a search takes them; products: the step's matrix "
+        "products, each run by itself, in sum"
     )
     return {
         "what": what,
-        "gigaflop_per_second": round(speed),
         "peer": "neural-tangents 0.6.5, structured derivatives, vmap_axes=0, on jax 0.4.21",
         "cases": cases,
         "growth": curves,
@@ -137,11 +135,34 @@ def run(*, peer_python: str, growth: bool = False) -> dict[str, Any]:
     }
 
 
+def _case(name: str, batch: int, sampled: int | None, rounds: int, peer_python: str) -> dict[str, Any]:
+    """One row of the table: our step and the peer's take turns."""
+    ours, theirs = [], []
+    for _ in range(max(rounds, 1)):
+        ours.append(alone(step, name, batch, sampled))
+        theirs += [_peer(name, batch, peer_python)] if rounds else []
+    bare = alone(products_alone, name, batch, sampled)
+    row = {"model": name, "batch": batch, "outputs": sampled or 10, **_best(ours, "nttzoo")}
+    row |= {"gigaflop": round(bare["gigaflop"], 3), "products_ms": round(bare["milliseconds"], 2)}
+    row |= _best([alone(step, name, batch, sampled, "active")], "nttzoo_active")
+    if theirs:
+        row |= _best(theirs, "peer")
+        row["ratio"] = round(row["peer_ms"] / row["nttzoo_ms"], 2)
+        pairs = zip(ours, theirs, strict=True)
+        row["ratios"] = [round(peer["milliseconds"] / own["milliseconds"], 2) for own, peer in pairs]
+        if "peer_loop_ms" in row:
+            row["loop_ratio"] = round(row["peer_loop_ms"] / row["nttzoo_loop_ms"], 2)
+    return row
+
+
 def _peer(name: str, batch: int, python: str) -> dict[str, Any]:
-    repeats = "1" if name == "conv4" else "3"
-    return run_peer("neural_tangents_step", name, str(batch), "1", repeats, python=python, timeout=PEER_LIMIT)
+    seconds = "0" if name == "conv4" else "2"
+    return run_peer("neural_tangents_step", name, str(batch), "1", seconds, python=python, timeout=PEER_LIMIT)
 
 
 def _best(runs: list[dict[str, Any]], who: str) -> dict[str, Any]:
-    best = min(runs, key=lambda run: run["milliseconds"])
-    return {f"{who}_ms": round(best["milliseconds"], 2), f"{who}_peak_mib": best["peak_mib"]}
+    """The best times of several runs, and the memory of the first; a loop's time where there is one."""
+    best = {f"{who}_ms": round(min(run["milliseconds"] for run in runs), 2), f"{who}_peak_mib": runs[0]["peak_mib"]}
+    if "loop_milliseconds" in runs[0]:
+        best[f"{who}_loop_ms"] = round(min(run["loop_milliseconds"] for run in runs), 2)
+    return best
