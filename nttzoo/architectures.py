@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from nttzoo import nn
 from nttzoo.data import InputSpec
-from nttzoo.errors import ModelError, ShapeError
+from nttzoo.errors import ModelError, OptionError, ShapeError
 from nttzoo.registry import Registry
 
 ARCHITECTURES: Registry[Callable[..., Network]] = Registry("architecture")
@@ -55,6 +55,13 @@ def check_images(images: Array, input_shape: Shape, who: str) -> None:
         )
 
 
+def check_seed(seed: int) -> int:
+    """The seed, if JAX takes it for one."""
+    if not 0 <= seed < 2**32:
+        raise OptionError(f"seed is {seed}; it must be a whole number from 0 to {2**32 - 1}.")
+    return seed
+
+
 def create(name: str, *, num_classes: int = 10, input_shape: Shape | None = None, rngs: nnx.Rngs | int) -> Network:
     """A freshly initialised network with full masks, in training mode, for images of `input_shape` (h, w, c).
 
@@ -68,7 +75,8 @@ def create(name: str, *, num_classes: int = 10, input_shape: Shape | None = None
         raise ShapeError(
             f"input_shape is (height, width, channels), for example {make.default_input_shape}; got {shape}."
         )
-    return make(num_classes=num_classes, input_shape=shape, rngs=nnx.Rngs(rngs) if isinstance(rngs, int) else rngs)
+    streams = nnx.Rngs(check_seed(rngs)) if isinstance(rngs, int) else rngs
+    return make(num_classes=num_classes, input_shape=shape, rngs=streams)
 
 
 def blank(name: str, spec: InputSpec, *, seed: int) -> Network:

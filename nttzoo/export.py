@@ -88,7 +88,7 @@ def export_onnx(
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         part.write_bytes(proto.SerializeToString(deterministic=True))
-        worst = parity(model, part, _test_inputs(shape, batch, images), layout)
+        worst = parity(model, part, test_inputs(shape, batch, images), layout)
         os.replace(part, target)
     except OSError as error:
         raise ExportError(f"cannot write {target}: {error}.") from error
@@ -169,7 +169,8 @@ def _weights(model: nnx.Module) -> dict[str, np.ndarray]:
 
 
 def _convert(model: Any, shape: tuple[str | int, ...], *, opset: int, layout: Layout, name: str) -> Any:
-    import jax2onnx
+    with onnx_packages():
+        import jax2onnx
 
     options: dict[str, Any] = {"inputs_as_nchw": [0]} if layout == "NCHW" else {}
     options |= {"model_name": name, "opset": opset, "input_names": ["images"], "output_names": ["logits"]}
@@ -223,7 +224,7 @@ def _about(model: Any, name: str, layout: Layout) -> dict[str, str]:
     return about
 
 
-def _test_inputs(shape: tuple[int, ...], batch: str | int, images: Any) -> list[np.ndarray]:
+def test_inputs(shape: tuple[int, ...], batch: str | int, images: Any) -> list[np.ndarray]:
     """Batches to compare on: random ones, the given ones, and where they fit the embedded digits."""
     size = batch if isinstance(batch, int) else 8
     inputs = [np.random.default_rng(0).normal(size=(size, *shape)).astype(np.float32)]
@@ -238,14 +239,13 @@ def _test_inputs(shape: tuple[int, ...], batch: str | int, images: Any) -> list[
 
 def parity(model: Any, path: Path, inputs: list[np.ndarray], layout: Layout) -> float:
     """The largest difference between ONNX Runtime's outputs and the model's, relative to the largest output."""
-    import onnxruntime
+    with onnx_packages():
+        import onnxruntime
 
-    model = nnx.clone(model)
-    model.eval()
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     worst = 0.0
     for images in inputs:
-        expected = np.asarray(nnx.jit(lambda m, x: m(x))(model, jnp.asarray(images)))
+        expected = outputs_of(model, images)
         fed = images.transpose(0, 3, 1, 2) if layout == "NCHW" else images
         (got,) = session.run(None, {session.get_inputs()[0].name: np.ascontiguousarray(fed)})
         if got.shape != expected.shape:
@@ -257,6 +257,13 @@ def parity(model: Any, path: Path, inputs: list[np.ndarray], layout: Layout) -> 
             f"{TOLERANCE:.0e}: nothing was written."
         )
     return worst
+
+
+def outputs_of(model: Any, inputs: Float[np.ndarray, "n ..."]) -> Float[np.ndarray, "n outputs"]:
+    """What a model answers in evaluation mode."""
+    model = nnx.clone(model)
+    model.eval()
+    return np.asarray(nnx.jit(lambda m, x: m(x))(model, jnp.asarray(inputs)))
 
 
 def difference(got: np.ndarray, expected: np.ndarray) -> float:

@@ -16,6 +16,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Integer
 
 from nttzoo import console
+from nttzoo.architectures import check_seed
 from nttzoo.data import Dataset, Labelled, epoch_order, standardise
 from nttzoo.errors import OptionError, ShapeError, TrainingError
 from nttzoo.nn import merge_params, split_params
@@ -64,8 +65,7 @@ class TrainConfig:
             raise OptionError(f"learning_rate is {self.learning_rate}; it must be positive.")
         if not 0 <= self.validation < 1:
             raise OptionError(f"validation is {self.validation}; it is the fraction held out, in [0, 1).")
-        if self.seed < 0:
-            raise OptionError(f"seed is {self.seed}; it must be 0 or more.")
+        check_seed(self.seed)
 
     def make_optimizer(self) -> optax.GradientTransformation:
         """The optax transformation that the config names or holds."""

@@ -44,6 +44,12 @@ class Entry:
     size: int  # bytes of all its files
     metrics: dict[str, Any]
 
+    def summary(self) -> dict[str, Any]:
+        """What one would choose it by."""
+        about = {key: getattr(self, key) for key in ("name", "architecture", "dataset", "density", "scheme")}
+        about |= {"method": self.recipe["name"], "test_accuracy": self.metrics["chosen"]["test_accuracy"]}
+        return {**about, "theoretical_speedup": self.speedup["theoretical"], "bytes": self.size}
+
 
 @dataclass(frozen=True)
 class _Place:

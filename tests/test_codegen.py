@@ -532,10 +532,43 @@ def test_a_compiler_that_fails_leaves_nothing(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_without_onnx_one_is_told_what_to_install():
+def test_a_damaged_library_is_made_again(tmp_path):
+    source, shape = to_source(Graph((3,)).add("Relu").proto())
+    library = build.build(source, input_shape=shape, threads=1, cache=tmp_path).library
+    # Not in place: the first library is still loaded.
+    library.unlink()
+    library.write_bytes(b"half of a library")
+    again = build.build(source, input_shape=shape, threads=1, cache=tmp_path)
+    np.testing.assert_array_equal(again(np.array([[-1.0, 0.0, 2.0]])), [[0, 0, 2]])
+
+
+def test_what_is_written_was_tried_out(tmp_path, monkeypatch):
+    linear = nnx.Linear(3, 2, rngs=nnx.Rngs(0))
+    done = nttzoo.export_c(linear, tmp_path / "m.c", input_shape=(3,))
+    assert done.difference < 1e-6
+    assert "its outputs differ from the model's by at most" in str(done)
+    monkeypatch.setattr(codegen.export, "outputs_of", lambda model, x: np.zeros((len(x), 2)))
+    with pytest.raises(errors.ExportError, match=r"the C's outputs differ .*nothing was written"):
+        nttzoo.export_c(linear, tmp_path / "other.c", input_shape=(3,))
+    monkeypatch.undo()
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CC", raising=False)
+    assert "no C compiler here" in str(nttzoo.export_c(linear, tmp_path / "m.c", input_shape=(3,)))
+    assert sorted(os.listdir(tmp_path)) == ["m.c", "m.h"]
+
+
+@pytest.mark.parametrize("size", [1, 3, "B"])
+def test_files_are_compared_with_onnx_runtime_at_their_own_batch_size(tmp_path, size):
+    linear = nnx.Linear(3, 2, rngs=nnx.Rngs(0))
+    nttzoo.export_onnx(linear, tmp_path / "m.onnx", input_shape=(3,), batch=size)
+    assert nttzoo.export_c(tmp_path / "m.onnx", tmp_path / "m.c").difference < 1e-6
+
+
+@pytest.mark.parametrize("missing", ["onnx", "jax2onnx", "onnxruntime"])
+def test_without_onnx_one_is_told_what_to_install(missing, tmp_path):
     code = (
-        "import sys; sys.modules['onnx'] = None\nimport nttzoo\n"
-        "try:\n    nttzoo.compile('lenet300-mnist-1pct-global')\n"
+        f"import sys; sys.modules['{missing}'] = None\nimport nttzoo\n"
+        f"try:\n    nttzoo.export_onnx('lenet300-mnist-1pct-global', '{tmp_path / 'm.onnx'}')\n"
         "except nttzoo.errors.ExportError as error:\n    print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -115,6 +115,7 @@ def test_where_the_density_falls_before_means_pruned_to_the_same_density(scheme)
         ({"densities": (1.5,)}, r"not in \(0, 1\]"),
         ({"schemes": ("layer",)}, "Did you mean 'layerwise'"),
         ({"seed": -1}, "seed is -1"),
+        ({"seed": 2**64}, "from 0 to 4294967295"),
         ({"outputs": 4}, "cannot sample 4 of 3 outputs"),
         ({"densities": (1e-4,)}, "would leave layer 'linear3'"),
         ({"recipe": "nt"}, "no recipe 'nt'. Did you mean 'ntt'"),
@@ -137,6 +138,12 @@ def test_what_cannot_be_searched_for_is_refused(change, says):
 def test_images_that_do_not_fit_are_refused(bad, error, says):
     with pytest.raises(error, match=says):
         search.transfer(teacher(), bad, config(), progress=False)
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan")])
+def test_times_between_saved_states_that_make_no_sense_are_refused(seconds):
+    with pytest.raises(OptionError, match="save_every is"):
+        search.transfer(teacher(), images(), config(), save_every=seconds, progress=False)
 
 
 # Batches.

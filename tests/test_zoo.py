@@ -229,7 +229,9 @@ def test_regenerating_gives_the_same_bytes(home):
 
 def test_the_command_line_reads_the_zoo(home, capsys):
     cli.main(["list", "*-mnist5k-*", "--json"])
-    assert NAME in json.loads(capsys.readouterr().out)
+    listed = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
+    assert listed[NAME]["density"] == 0.02
+    assert 0 <= listed[NAME]["test_accuracy"] <= 1
     cli.main(["list", "*-mnist5k-*"])
     assert "50.0x" in capsys.readouterr().out
     cli.main(["info", NAME])

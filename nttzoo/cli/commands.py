@@ -126,16 +126,22 @@ def list_models(options: argparse.Namespace) -> None:
     from nttzoo import console, zoo
 
     names = zoo.list_models(options.pattern, dataset=options.data, density=options.density, scheme=options.scheme)
+    entries = [zoo.info(name).summary() for name in names]
     if options.json:
-        print(json.dumps(names))
+        print(json.dumps(entries))
         return
-    rows = []
-    for entry in map(zoo.info, names):
-        accuracy = f"{100 * entry.metrics['chosen']['test_accuracy']:.2f}"
-        rows.append((entry.name, accuracy, f"{entry.speedup['theoretical']:.1f}x", f"{entry.size / 1000:.0f} kB"))
-    if not rows:
+    if not entries:
         print(f"None of the {len(zoo.list_models())} published networks is so.")
         return
+    rows = [
+        (
+            entry["name"],
+            f"{100 * entry['test_accuracy']:.2f}",
+            f"{entry['theoretical_speedup']:.1f}x",
+            f"{entry['bytes'] / 1000:.0f} kB",
+        )
+        for entry in entries
+    ]
     print(console.table("", ("network", "test accuracy, %", "speed-up", "size"), rows))
 
 
@@ -217,7 +223,8 @@ def device(options: argparse.Namespace) -> None:
     ]
     print(console.table(f"on {seen[0]['board']}", ("network", "flash", "dense", "RAM", "dense"), rows))
     for one in seen:
-        print(f"{one['name']}: {' '.join(one['predictions'])}, as JAX says (difference {one['difference']:.0e})")
+        answers = f"on {one['inputs']}, {' '.join(one['predictions'])}"
+        print(f"{one['name']}: {answers}, as JAX says (difference {one['difference']:.0e})")
 
 
 def publish(options: argparse.Namespace) -> None:

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flax import nnx
 
 from nttzoo import export, zoo
@@ -29,6 +33,7 @@ __all__ = ["Choices", "Compiled", "ExportedC", "Source", "compile", "export_c", 
 
 # An NNX model, a published network's name, the Path of a search, or the Path of an .onnx file
 Model = nnx.Module | str | Path
+Oracle = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -41,12 +46,16 @@ class ExportedC:
     arena_bytes: int
     table_bytes: int
     asked: str  # the name that was asked for
+    difference: float | None  # max |difference| / max |output| from JAX or ONNX Runtime; None without a compiler
 
     def __str__(self) -> str:
         changed = f" ({self.asked!r} is no C identifier)" if self.asked != self.name else ""
+        checked = "not tried out: there is no C compiler here"
+        if self.difference is not None:
+            checked = f"compiled, its outputs differ from the model's by at most {self.difference:.1e} of the largest"
         return (
             f"{self.code} and {self.header.name}: call {self.name}_run{changed}. {self.table_bytes / 1000:.1f} kB of "
-            f"tables, {self.arena_bytes / 1000:.1f} kB of working memory"
+            f"tables, {self.arena_bytes / 1000:.1f} kB of working memory; {checked}"
         )
 
 
@@ -58,7 +67,7 @@ def export_c(
     name: str | None = None,
     input_shape: tuple[int, ...] | None = None,
 ) -> ExportedC:
-    """Writes `path` (ending in .c) and the header beside it.
+    """Writes `path` (ending in .c) and the header beside it, after trying them out where there is a compiler.
 
     `model`: an NNX model, the name of a published network, the Path of a search of one's own, or the Path of an ONNX
     file. `name`: what all symbols start with, if not like the file; made a C identifier if it is none.
@@ -68,7 +77,9 @@ def export_c(
         raise OptionError(f"{target} should end in .c; the header goes beside it.")
     export.check_writable(target)
     asked = name or target.stem
-    source, _ = to_source(model, name=asked, weights=weights, input_shape=input_shape)
+    proto, oracle = _graph(model, weights, input_shape)
+    source, shape = source_of(proto, asked)
+    difference = _try_out(source, shape, oracle)
     header = target.with_name(f"{source.name}.h")
     for place, text in ((header, source.header), (target, source.code)):
         part = place.with_name(f".{place.name}.part")
@@ -78,7 +89,27 @@ def export_c(
         except OSError as error:
             part.unlink(missing_ok=True)
             raise ExportError(f"cannot write {place}: {error}.") from error
-    return ExportedC(target, header, source.name, 4 * source.arena, source.table_bytes, asked)
+    return ExportedC(target, header, source.name, 4 * source.arena, source.table_bytes, asked, difference)
+
+
+def _try_out(source: Source, shape: tuple[int, ...], oracle: Oracle) -> float | None:
+    """How far the compiled source's outputs are from the oracle's; None if there is no compiler."""
+    try:
+        build.find_compiler()
+    except ExportError:
+        return None
+    with tempfile.TemporaryDirectory() as cache:
+        network = build.build(source, input_shape=shape, threads=1, cache=Path(cache))
+        worst = 0.0
+        for inputs in export.test_inputs(shape, "B", None):
+            expected = oracle(inputs).reshape(len(inputs), -1)
+            worst = float(np.maximum(worst, export.difference(network(inputs), expected)))  # keeps a NaN
+    if not worst <= export.TOLERANCE:
+        raise ExportError(
+            f"the C's outputs differ from the model's by {worst:.2e} of the largest output, more than "
+            f"{export.TOLERANCE:.0e}: nothing was written."
+        )
+    return worst
 
 
 def compile(
@@ -97,7 +128,7 @@ def compile(
     threads = os.cpu_count() or 1 if threads is None else threads
     if not isinstance(threads, int) or threads < 1:
         raise OptionError(f"threads is {threads!r}; it must be a whole number, 1 or more.")
-    source, shape = source_of(_proto(model, weights, input_shape), choices=choices)
+    source, shape = source_of(_graph(model, weights, input_shape)[0], choices=choices)
     return build.build(source, input_shape=shape, threads=threads)
 
 
@@ -109,7 +140,7 @@ def to_source(
     input_shape: tuple[int, ...] | None = None,
 ) -> tuple[Source, tuple[int, ...]]:
     """(C source, shape of one input)."""
-    return source_of(_proto(model, weights, input_shape), name)
+    return source_of(_graph(model, weights, input_shape)[0], name)
 
 
 def source_of(
@@ -136,12 +167,13 @@ def _size(shape: tuple[int, ...]) -> int:
     return size
 
 
-def _proto(model: Model, weights: zoo.Weights, input_shape: tuple[int, ...] | None) -> onnx.ModelProto:
+def _graph(model: Model, weights: zoo.Weights, input_shape: tuple[int, ...] | None) -> tuple[onnx.ModelProto, Oracle]:
+    """A network's ONNX graph, and what knows its outputs without our C: ONNX Runtime for a file, JAX for a model."""
     if isinstance(model, str) and weights == "trained":
         model = zoo.onnx_file(model)  # what was published, and was checked then
     if isinstance(model, Path) and model.suffix == ".onnx":
         try:
-            return onnx.load(model)
+            return onnx.load(model), partial(_outputs_of_file, model)
         except Exception as error:  # protobuf's own errors have no common base
             raise ExportError(f"{model} cannot be read as ONNX: {error}") from error
     if isinstance(model, str | Path):
@@ -149,12 +181,18 @@ def _proto(model: Model, weights: zoo.Weights, input_shape: tuple[int, ...] | No
         model = zoo.load(model, weights=weights)
     else:
         name = type(model).__name__.lower()
-    return export.to_proto(
-        model,
-        name=name,
-        shape=export.input_shape_of(model, input_shape),
-        sparse=False,
-        opset=17,
-        batch="B",
-        layout="NHWC",
-    )
+    shape = export.input_shape_of(model, input_shape)
+    proto = export.to_proto(model, name=name, shape=shape, sparse=False, opset=17, batch="B", layout="NHWC")
+    return proto, partial(export.outputs_of, model)
+
+
+def _outputs_of_file(path: Path, inputs: np.ndarray) -> np.ndarray:
+    """What ONNX Runtime answers, in batches of the size that the file asks for."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    taken = session.get_inputs()[0]
+    size = taken.shape[0] if isinstance(taken.shape[0], int) else len(inputs)
+    filled = np.resize(inputs, (-(-len(inputs) // size) * size, *inputs.shape[1:]))
+    answers = [session.run(None, {taken.name: batch})[0] for batch in np.split(filled, len(filled) // size)]
+    return np.concatenate(answers)[: len(inputs)]

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -96,17 +97,24 @@ def build(source: Source, *, input_shape: tuple[int, ...], threads: int, cache: 
     key = hashlib.sha256("\0".join([source.header, source.code, version, *FLAGS]).encode()).hexdigest()
     folder = cache or Path(platformdirs.user_cache_dir("nttzoo")) / "compiled"
     library = folder / f"{source.name}-{key[:32]}.so"
-    if not library.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as work:
-            write(source, Path(work))
-            built = Path(work) / "built.so"
-            command: list[Any] = [*compiler, *FLAGS, Path(work) / f"{source.name}.c", "-o", built, "-lm"]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise ExportError(f"{' '.join(compiler)} failed: {done.stderr.strip()[-800:]}")
-            os.replace(built, library)
+    if library.exists():
+        with suppress(OSError):  # a damaged file is made again
+            return Compiled(library, source, input_shape, threads)
+    _make(source, compiler, library)
     return Compiled(library, source, input_shape, threads)
+
+
+def _make(source: Source, compiler: list[str], library: Path) -> None:
+    """Compiles a source to a library, which is there whole or not at all."""
+    library.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=library.parent) as work:
+        write(source, Path(work))
+        built = Path(work) / "built.so"
+        command: list[Any] = [*compiler, *FLAGS, Path(work) / f"{source.name}.c", "-o", built, "-lm"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise ExportError(f"{' '.join(compiler)} failed: {done.stderr.strip()[-800:]}")
+        os.replace(built, library)
 
 
 def write(source: Source, folder: Path) -> tuple[Path, Path]:

@@ -99,8 +99,9 @@ def check(name: str, *, images: int) -> dict[str, Any]:
     model: Any = zoo.load(name, weights="trained")
     spec = model.input_spec
     if spec.shape == (28, 28, 1):
-        inputs = np.asarray(spec.standardise(data.load("mnist5k").test.images[:images]))
+        inputs, what = np.asarray(spec.standardise(data.load("mnist5k").test.images[:images])), "embedded digits"
     else:
+        what = "random numbers"  # no images of this shape are embedded
         inputs = np.random.default_rng(0).normal(size=(images, *spec.shape)).astype(np.float32)
     source, _ = codegen.to_source(name)
     seen = run(source, inputs)
@@ -114,6 +115,7 @@ def check(name: str, *, images: int) -> dict[str, Any]:
         "name": name,
         "board": f"{BOARD} (Cortex-M4F) in QEMU",
         "images": len(inputs),
+        "inputs": what,
         "predictions": [spec.classes[k] for k in seen.outputs.argmax(1)],
         "difference": difference,
         "flash_bytes": seen.flash,

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from nttzoo import recipes
+from nttzoo.architectures import check_seed
 from nttzoo.errors import OptionError
 from nttzoo.masks import SCHEMES, check_density
 from nttzoo.recipes import Recipe
@@ -53,8 +54,7 @@ class SearchConfig:
             raise OptionError("nothing to search for: give at least one density and one scheme.")
         if len(set(self.targets)) < len(self.targets):
             raise OptionError(f"each student once: densities {self.densities}, schemes {self.schemes}.")
-        if self.seed < 0:
-            raise OptionError(f"seed is {self.seed}; it must be 0 or more.")
+        check_seed(self.seed)
 
     @cached_property
     def targets(self) -> tuple[Target, ...]:

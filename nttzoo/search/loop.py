@@ -18,7 +18,7 @@ from jaxtyping import Num
 
 from nttzoo import console, provenance
 from nttzoo.checkpoint import check_room
-from nttzoo.errors import DataError, Interrupted, ShapeError, TrainingError
+from nttzoo.errors import DataError, Interrupted, OptionError, ShapeError, TrainingError
 from nttzoo.pace import Pace
 from nttzoo.search.config import EVALUATION_IMAGES, Plan, SearchConfig, Target
 from nttzoo.search.devices import agreed, is_first, make_mesh, together
@@ -72,6 +72,8 @@ def transfer(
     the device (None: nothing to do). `devices`: how many to spread each batch over (None: all). A `journal` keeps the
     run on disk, `save_every` so many seconds, so that it can go on after an interruption.
     """
+    if not save_every >= 0:
+        raise OptionError(f"save_every is {save_every}; it is the seconds between saved states, 0 or more.")
     journal = journal or Journal()
     mesh = make_mesh(devices, config.recipe.batch_size)
     students, plan = prepare(teacher, images, config, preprocess, mesh)
