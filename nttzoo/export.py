@@ -179,7 +179,10 @@ def _convert(model: Any, shape: tuple[str | int, ...], *, opset: int, layout: La
             return jax2onnx.to_onnx(model, [shape], **options)
         except Exception as error:
             culprit = _unsupported_layer(model, shape, opset)
-            raise ExportError(f"{culprit} cannot be exported to ONNX: {type(error).__name__}: {error}") from error
+            cure = ""
+            if isinstance(error, TypeError) and "positional argument" in str(error):
+                cure = ". Give options by name: nnx.max_pool(x, window_shape=(2, 2), strides=(2, 2))"
+            raise ExportError(f"{culprit} cannot be exported to ONNX: {type(error).__name__}: {error}{cure}") from error
 
 
 @contextmanager

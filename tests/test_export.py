@@ -180,6 +180,15 @@ def test_unsupported_layers_are_named(tmp_path):
     assert not os.listdir(tmp_path)
 
 
+def test_pooling_with_options_by_position_is_answered_with_the_cure(tmp_path):
+    class Pooled(nnx.Module):
+        def __call__(self, x):
+            return nnx.max_pool(x, (2, 2), (2, 2)).reshape(len(x), -1)
+
+    with pytest.raises(errors.ExportError, match=r"by name: nnx\.max_pool\(x, window_shape="):
+        nttzoo.export_onnx(Pooled(), tmp_path / "m.onnx", input_shape=(4, 4, 1))
+
+
 @pytest.mark.parametrize(("value", "message"), [(jnp.nan, "not finite"), (None, "bfloat16")])
 def test_bad_weights_are_named(value, message, tmp_path):
     model = small("lenet300")
