@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any
 
 import jax
@@ -57,8 +58,8 @@ def check_images(images: Array, input_shape: Shape, who: str) -> None:
 
 def check_seed(seed: int) -> int:
     """The seed, if JAX takes it for one."""
-    if not 0 <= seed < 2**32:
-        raise OptionError(f"seed is {seed}; it must be a whole number from 0 to {2**32 - 1}.")
+    if not isinstance(seed, Integral) or not 0 <= seed < 2**32:
+        raise OptionError(f"seed is {seed!r}; it must be a whole number from 0 to {2**32 - 1}.")
     return seed
 
 

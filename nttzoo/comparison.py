@@ -16,6 +16,7 @@ from threading import Lock
 from typing import Any
 
 from nttzoo import baselines, console, provenance, recipes, search
+from nttzoo.architectures import check_seed
 from nttzoo.data import Dataset
 from nttzoo.errors import OptionError, RunError, UnknownName
 from nttzoo.lock import FileLock
@@ -54,6 +55,8 @@ class Comparison:
             check_density(density)
         for scheme in self.schemes:
             SCHEMES[scheme]
+        for seed in self.seeds:
+            check_seed(seed)
         if self.train_epochs < 1:
             raise OptionError(f"train_epochs is {self.train_epochs}; networks are compared after 1 epoch or more.")
         for method in self.methods:

@@ -64,15 +64,27 @@ def conv_general_dilated(
     plain = all(value is None for value in options.values())
     # lax refuses names of paddings together with an input dilation; leave that error to it.
     plain = plain and dimension_numbers == _channels_last(space) and not (isinstance(padding, str) and inner != ones)
+    # What does not fit together is lax's to refuse.
+    plain = plain and lhs.shape[-1] == rhs.shape[-2] * feature_group_count and rhs.shape[-1] % feature_group_count == 0
     if jax.default_backend() == "cpu" and plain and 0 not in lhs.shape and lhs.dtype == rhs.dtype:
         padded = patches.pad(lhs, rhs.shape[:space], strides, padding, inner, holes)
         window = Window(rhs.shape[:space], strides, holes, padded.shape[1:-1], feature_group_count)
         if all(n > 0 for n in window.out):  # else the window is larger than the images
             quick = not _unfolding.get() and _suits_winograd(window, len(lhs), lhs.shape[-1], rhs.shape[-1], lhs.dtype)
-            return conv_p.bind(padded, rhs, window=replace(window, winograd=quick))
+            return conv_p.bind(*_varying_alike(padded, rhs), window=replace(window, winograd=quick))
     return lax.conv_general_dilated(
         lhs, rhs, strides, padding, inner, holes, dimension_numbers, feature_group_count, **options
     )
+
+
+def _varying_alike(*arrays: Array) -> list[Array]:
+    """The arrays, each varying along all mesh axes along which any of them does: a matter of `jax.shard_map` only."""
+    axes = [jax.typeof(array).manual_axis_type.varying for array in arrays]
+    every = frozenset().union(*axes)
+    return [
+        lax.pcast(array, tuple(every - own), to="varying") if every - own else array
+        for array, own in zip(arrays, axes, strict=True)
+    ]
 
 
 def _suits_winograd(window: Window, n: int, channels: int, outputs: int, dtype: Any) -> bool:
@@ -95,7 +107,7 @@ def _conv(x: Array, kernel: Array, *, window: Window) -> Array:
 
     def few(x: Array) -> Array:
         product = _multiply("pgk,gko->pgo", _grouped_patches(x, window), _grouped_kernel(kernel, window))
-        return product.reshape(len(x), *window.out, -1)
+        return product.reshape(len(x), *window.out, kernel.shape[-1])
 
     return by_chunks(few, chunk_size(len(x), x.shape[-1], window, x.dtype), x)
 

@@ -129,9 +129,8 @@ def primitive_of(name: str, compute: Callable[..., Array]) -> Primitive:
     primitive.def_impl(lambda *arrays, window: jitted(window)(*arrays))
 
     def abstract(*arrays: Any, window: Window) -> Any:
-        shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
-        result = jax.eval_shape(partial(compute, window=window), *shapes)
-        return jax.core.ShapedArray(result.shape, result.dtype)
+        # Traced, not only shaped: inside shard_map a result also knows the mesh axes along which it varies.
+        return jax.make_jaxpr(partial(compute, window=window))(*arrays).out_avals[0]
 
     primitive.def_abstract_eval(abstract)
     mlir.register_lowering(primitive, mlir.lower_fun(compute, multiple_results=False))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -30,6 +30,7 @@ class Call:
     layer: Any
     inputs: Array
     outputs: Array
+    plain: bool = True  # whether the inputs were its only argument
 
 
 # hook(index of the call, call) -> what the model sees in place of the call's outputs
@@ -42,8 +43,8 @@ class _Recorder:
         self.hook = hook
         self.calls: list[Call] = []
 
-    def tap(self, layer: Any, inputs: Array, outputs: Array) -> Array:
-        call = Call(self.layers[id(layer)], layer, inputs, outputs)
+    def tap(self, layer: Any, given: list[Any], outputs: Array) -> Array:
+        call = Call(self.layers[id(layer)], layer, given[0], outputs, plain=len(given) == 1)
         self.calls.append(call)
         return self.hook(len(self.calls) - 1, call) if self.hook else outputs
 
@@ -52,14 +53,14 @@ class _Recorder:
 def _tapped(kind: type) -> type:
     """A subclass of a layer's class that reports its calls to the recorder, if one is listening."""
 
-    def call(self: Any, inputs: Array, *args: Any, **kwargs: Any) -> Array:
-        outputs = kind.__call__(self, inputs, *args, **kwargs)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Array:
+        outputs = kind.__call__(self, *args, **kwargs)
         recorder = _RECORDER.get()
         # Inside an NNX transform (scan, jit, remat ...) the layer is a copy that the recorder does not know: what it
         # sees there must not leave the transform.
         if recorder is None or id(self) not in recorder.layers:
             return outputs
-        return recorder.tap(self, inputs, outputs)
+        return recorder.tap(self, [value for value in (*args, *kwargs.values()) if value is not None], outputs)
 
     return type(kind.__name__, (kind,), {"__call__": call, "__module__": kind.__module__, "__doc__": kind.__doc__})
 
@@ -101,4 +102,4 @@ def call_shapes(model: nnx.Module, wanted: Callable[[Any], bool], inputs: Any) -
         return [(call.inputs, call.outputs) for call in calls]
 
     pairs = jax.eval_shape(shapes, inputs)
-    return [Call(call.path, call.layer, *pair) for call, pair in zip(found, pairs, strict=True)]
+    return [replace(call, inputs=inputs, outputs=outputs) for call, (inputs, outputs) in zip(found, pairs, strict=True)]

@@ -1,3 +1,6 @@
+import os
+import subprocess
+import sys
 from contextlib import nullcontext
 from unittest import mock
 
@@ -188,3 +191,49 @@ def test_what_lax_refuses_is_refused():
     with pytest.raises(ValueError, match="padding") as ours:
         conv_general_dilated(X, KERNEL, (1, 1), "SAME", **options)
     assert str(ours.value) == str(theirs.value)
+
+
+@pytest.mark.parametrize(
+    ("channels", "window", "groups"), [(8, (1, 1, 1, 4), 1), (1, (1, 1, 8, 4), 1), (6, (1, 1, 1, 6), 2)]
+)
+def test_channels_that_do_not_fit_are_refused_as_lax_does(channels, window, groups):
+    options = {"dimension_numbers": channels_last(2), "feature_group_count": groups}
+    with pytest.raises((TypeError, ValueError), match="feature"):
+        conv_general_dilated(jnp.ones((2, 4, 4, channels)), jnp.ones(window), (1, 1), "VALID", **options)
+
+
+def test_no_images_at_all_under_vmap():
+    def conv(x):
+        kernel = jnp.ones((3, 3, 2, 3))
+        return conv_general_dilated(x[None], kernel, (1, 1), "SAME", dimension_numbers=channels_last(2))[0]
+
+    assert jax.vmap(conv)(jnp.zeros((0, 5, 5, 2))).shape == (0, 5, 5, 3)
+
+
+DATA_PARALLEL = """
+import jax, jax.numpy as jnp
+from flax import nnx
+from jax import lax
+from jax.sharding import AxisType, PartitionSpec as P
+from nttzoo import architectures
+
+for name in ("lenet5", "conv4"):
+    model = architectures.create(name, input_shape=(16, 16, 1), rngs=0)
+    model.eval()
+    graph, params, rest = nnx.split(model, nnx.Param, ...)
+    x = jax.random.normal(jax.random.key(1), (4, 16, 16, 1))
+    loss = lambda p, x: jnp.mean(nnx.merge(graph, p, rest, copy=True)(x) ** 2)
+    slope = lambda p, x: jax.grad(lambda p: lax.pmean(loss(p, x), "d"))(p)
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,))
+    shared = jax.jit(jax.shard_map(slope, mesh=mesh, in_specs=(P(), P("d")), out_specs=P()))(params, x)
+    alone = jax.jit(jax.grad(loss))(params, x)
+    for one, two in zip(jax.tree.leaves(shared), jax.tree.leaves(alone), strict=True):
+        assert jnp.abs(one - two).max() <= 1e-5 * jnp.abs(two).max(), name
+"""
+
+
+def test_gradients_shared_by_two_devices():
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-c", DATA_PARALLEL]
+    done = subprocess.run(command, env={**os.environ, **flags}, capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr[-2000:]

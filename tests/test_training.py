@@ -264,6 +264,7 @@ def test_a_batch_size_that_does_not_fit_is_refused_before_any_work(size):
         {"validation": -0.1},
         {"seed": -1},
         {"seed": 2**32},
+        {"seed": 1.5},
     ],
 )
 def test_options_out_of_range_are_refused(options):

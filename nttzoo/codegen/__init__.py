@@ -46,11 +46,12 @@ class ExportedC:
     arena_bytes: int
     table_bytes: int
     asked: str  # the name that was asked for
-    difference: float | None  # max |difference| / max |output| from JAX or ONNX Runtime; None without a compiler
+    difference: float | None  # max |difference| / max |output| from JAX or ONNX Runtime, if it could be tried out
+    untried: str  # why it could not
 
     def __str__(self) -> str:
         changed = f" ({self.asked!r} is no C identifier)" if self.asked != self.name else ""
-        checked = "not tried out: there is no C compiler here"
+        checked = f"not tried out: {self.untried}"
         if self.difference is not None:
             checked = f"compiled, its outputs differ from the model's by at most {self.difference:.1e} of the largest"
         return (
@@ -79,7 +80,7 @@ def export_c(
     asked = name or target.stem
     proto, oracle = _graph(model, weights, input_shape)
     source, shape = source_of(proto, asked)
-    difference = _try_out(source, shape, oracle)
+    difference, untried = _try_out(source, shape, oracle)
     header = target.with_name(f"{source.name}.h")
     for place, text in ((header, source.header), (target, source.code)):
         part = place.with_name(f".{place.name}.part")
@@ -89,17 +90,19 @@ def export_c(
         except OSError as error:
             part.unlink(missing_ok=True)
             raise ExportError(f"cannot write {place}: {error}.") from error
-    return ExportedC(target, header, source.name, 4 * source.arena, source.table_bytes, asked, difference)
+    return ExportedC(target, header, source.name, 4 * source.arena, source.table_bytes, asked, difference, untried)
 
 
-def _try_out(source: Source, shape: tuple[int, ...], oracle: Oracle) -> float | None:
-    """How far the compiled source's outputs are from the oracle's; None if there is no compiler."""
-    try:
-        build.find_compiler()
-    except ExportError:
-        return None
+def _try_out(source: Source, shape: tuple[int, ...], oracle: Oracle) -> tuple[float | None, str]:
+    """How far the compiled source's outputs are from the oracle's; or None, and why it could not be tried out here.
+
+    There may be no compiler, or one for another machine: the C may still be right where it is wanted.
+    """
     with tempfile.TemporaryDirectory() as cache:
-        network = build.build(source, input_shape=shape, threads=1, cache=Path(cache))
+        try:
+            network = build.build(source, input_shape=shape, threads=1, cache=Path(cache))
+        except (ExportError, OSError) as error:
+            return None, str(error)
         worst = 0.0
         for inputs in export.test_inputs(shape, "B", None):
             expected = oracle(inputs).reshape(len(inputs), -1)
@@ -109,7 +112,7 @@ def _try_out(source: Source, shape: tuple[int, ...], oracle: Oracle) -> float | 
             f"the C's outputs differ from the model's by {worst:.2e} of the largest output, more than "
             f"{export.TOLERANCE:.0e}: nothing was written."
         )
-    return worst
+    return worst, ""
 
 
 def compile(
@@ -188,7 +191,8 @@ def _graph(model: Model, weights: zoo.Weights, input_shape: tuple[int, ...] | No
 
 def _outputs_of_file(path: Path, inputs: np.ndarray) -> np.ndarray:
     """What ONNX Runtime answers, in batches of the size that the file asks for."""
-    import onnxruntime
+    with export.onnx_packages():
+        import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     taken = session.get_inputs()[0]

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import numpy as np
 import platformdirs
 from jaxtyping import Float
 
+from nttzoo import zoo
 from nttzoo.codegen.source import Source
 from nttzoo.errors import ExportError, ShapeError
 
@@ -97,11 +97,17 @@ def build(source: Source, *, input_shape: tuple[int, ...], threads: int, cache: 
     key = hashlib.sha256("\0".join([source.header, source.code, version, *FLAGS]).encode()).hexdigest()
     folder = cache or Path(platformdirs.user_cache_dir("nttzoo")) / "compiled"
     library = folder / f"{source.name}-{key[:32]}.so"
-    if library.exists():
-        with suppress(OSError):  # a damaged file is made again
-            return Compiled(library, source, input_shape, threads)
-    _make(source, compiler, library)
+    if not _is_whole(library):
+        _make(source, compiler, library)
     return Compiled(library, source, input_shape, threads)
+
+
+def _is_whole(library: Path) -> bool:
+    """Whether a library is there as it was made: loading half of one would end the process."""
+    try:
+        return library.with_suffix(".sha256").read_text() == zoo.sha256(library)
+    except FileNotFoundError:
+        return False
 
 
 def _make(source: Source, compiler: list[str], library: Path) -> None:
@@ -114,7 +120,9 @@ def _make(source: Source, compiler: list[str], library: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise ExportError(f"{' '.join(compiler)} failed: {done.stderr.strip()[-800:]}")
+        (Path(work) / "hash").write_text(zoo.sha256(built))
         os.replace(built, library)
+        os.replace(Path(work) / "hash", library.with_suffix(".sha256"))
 
 
 def write(source: Source, folder: Path) -> tuple[Path, Path]:

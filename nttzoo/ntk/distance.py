@@ -21,6 +21,7 @@ from nttzoo.ntk.kernel import (
     Tangents,
     check_choice,
     check_inputs,
+    count_outputs,
     halves_of,
     kernel_blocks,
     per_example,
@@ -48,12 +49,14 @@ def kernel_distance(
     """
     check_choice("tangents", tangents, ("all", "active"))
     x1, x2 = check_inputs(student, x1, x2)
-    total = jax.eval_shape(lambda x: nnx.clone(student)(x), x1).shape[1]
+    total = count_outputs(student, x1)
     chosen = None if outputs is None else _check_outputs(outputs, total, len(x1) + len(x2))
     options: dict[str, Any] = {"trace": False, "memory": memory, "find_shares": implementation}
     ours = kernel_blocks(student, x1, x2, chosen, active=tangents == "active", **options)
     if isinstance(teacher, nnx.Module):
         check_inputs(teacher, x1, x2)
+        if (count := count_outputs(teacher, x1)) != total:
+            raise ShapeError(f"the teacher has {count} outputs, the student {total}: their kernels do not compare.")
         theirs = kernel_blocks(teacher, x1, x2, chosen, active=tangents == "active", **options)
     else:
         theirs = jnp.asarray(teacher)

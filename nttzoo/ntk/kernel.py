@@ -41,6 +41,8 @@ def empirical_ntk(
     "active" only with respect to surviving ones. `outputs`: "full" gives [n1, n2, o, o], "trace" its trace over outputs
     [n1, n2]. `memory` is the number of bytes that intermediate arrays may take, by default a quarter of the device's;
     the kernel is computed in blocks that fit. Differentiable with respect to the model's parameters; works under jit.
+    No example's output may depend on chance or on other examples: call model.eval() first; what a forward pass itself
+    switches on, such as `dropout(x, deterministic=False)`, goes unnoticed.
     """
     check_choice("tangents", tangents, ("all", "active"))
     check_choice("outputs", outputs, ("full", "trace"))
@@ -243,7 +245,7 @@ def _block_sizes(
     graph, params, rest = split_params(model)
     # Two examples, not one: a layer that sees one example may look as if it had no axis of examples at all.
     two = jax.ShapeDtypeStruct((2, *x.shape[1:]), x.dtype)
-    total = jax.eval_shape(lambda x: nnx.clone(model)(x), two).shape[1] if chosen is None else chosen.shape[-1]
+    total = count_outputs(model, two) if chosen is None else chosen.shape[-1]
 
     def bytes_of_an_example(outputs: int) -> tuple[float, float]:
         def factors(params: Any, example: Array) -> Any:
@@ -295,6 +297,7 @@ def check_inputs(model: nnx.Module, x1: Any, x2: Any) -> tuple[Array, Array]:
         )
     for path, module in nnx.iter_modules(model):
         drops = isinstance(module, nnx.Dropout) and module.rate > 0 and not module.deterministic
+        drops |= isinstance(module, nnx.MultiHeadAttention) and module.dropout_rate > 0 and not module.deterministic
         batch = isinstance(module, nnx.BatchNorm) and not module.use_running_average
         if drops or batch:
             raise ModelError(
@@ -302,9 +305,16 @@ def check_inputs(model: nnx.Module, x1: Any, x2: Any) -> tuple[Array, Array]:
                 "on chance or on the other examples. Call model.eval() first."
             )
     y = jax.eval_shape(lambda x: nnx.clone(model)(x), jax.ShapeDtypeStruct((2, *x1.shape[1:]), x1.dtype))
-    if not hasattr(y, "shape") or len(y.shape) != 2 or y.shape[0] != 2:
+    if not hasattr(y, "shape") or len(y.shape) != 2 or y.shape[0] != 2 or y.shape[1] == 0:
         raise ModelError(f"a kernel needs a model with outputs [n, o]; {type(model).__name__} gives {y}.")
+    if not jax.tree.leaves(nnx.state(model, nnx.Param)):
+        raise ModelError(f"{type(model).__name__} has no parameters (nnx.Param), and so no tangents.")
     return x1, x2
+
+
+def count_outputs(model: nnx.Module, x: Any) -> int:
+    """How many outputs the model has for an example."""
+    return jax.eval_shape(lambda x: nnx.clone(model)(x), x).shape[1]
 
 
 def _where_not_finite(model: nnx.Module, x1: Array, x2: Array, active: bool, find_shares: FindShares) -> str:

@@ -26,6 +26,7 @@ from nttzoo.taps import Call, kind_of
 
 _AFFINE = (nnx.Linear, nn.Linear, nnx.LinearGeneral, nn.LinearGeneral, nnx.Conv, nn.Conv)
 _LOCAL = (nnx.LayerNorm, nnx.RMSNorm, nnx.GroupNorm, nnx.InstanceNorm, nnx.BatchNorm, nnx.Embed)
+PARAMETERS = ("kernel", "bias", "scale", "embedding")  # that layers with a rule may have
 _CONVOLUTIONS = (lax.conv_general_dilated, convolution.conv_general_dilated)
 
 
@@ -84,7 +85,7 @@ def _is_plainly_affine(layer: Any) -> bool:
     """Whether the layer's product is the ordinary one: a user may have put in, say, a quantised one."""
     kind = kind_of(layer)
     if issubclass(kind, nnx.Conv):
-        return layer.conv_general_dilated in _CONVOLUTIONS
+        return layer.conv_general_dilated in _CONVOLUTIONS and (nn.is_masked(layer) or layer.mask is None)
     if issubclass(kind, nnx.LinearGeneral):
         examples_stay = not layer.batch_axis and 0 not in layer.axis
         return examples_stay and layer.dot_general in (None, lax.dot_general) and layer.dot_general_cls is None
@@ -116,6 +117,8 @@ def _affine(call: Call, b: Float[Array, "r n ..."], active: bool, exchange: Exch
         inputs = layer.kernel.size // outputs
         a = a.reshape(len(a), -1, 1, inputs)
         kernel_shape = (inputs, 1, outputs)
+    # A layer may compute in half precision; Gram matrices, like gradients, have the precision of the parameters.
+    b = b.astype(jnp.promote_types(layer.kernel[...].dtype, b.dtype))
     b = b.reshape(r, n, -1, groups, outputs // groups)
     # Summed before positions become the last axis: XLA would otherwise compute b in that order once more.
     bias = None if layer.bias is None else b.sum(2).swapaxes(0, 1)

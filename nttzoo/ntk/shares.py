@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Integer
 from nttzoo import convolution
 from nttzoo.nn import Path, merge_params, path_name, split_params
 from nttzoo.ntk.exchange import Exchange
-from nttzoo.ntk.layers import Rows, Share, at_masked_point, has_rule, share_of
+from nttzoo.ntk.layers import PARAMETERS, Rows, Share, at_masked_point, has_rule, share_of
 from nttzoo.taps import Call, call_shapes, record
 
 # Which outputs of the network are looked at: all, the same ones for all examples, or each example's own.
@@ -87,13 +87,16 @@ def _layer_at(model: Any, path: Path) -> Any:
 def _coverage(model: nnx.Module, x: Array) -> tuple[set[int], frozenset[Path]]:
     """Which calls can be tapped, and which parameters then still need their Jacobian.
 
-    A call is tapped if its inputs and outputs have the examples in front. A parameter is covered if it acts on the
-    outputs through tapped calls only: with the outputs of those replaced by free variables, it must have no influence.
+    A call is tapped if its inputs, its only argument, and its outputs have the examples in front. A parameter is
+    covered if it acts on the outputs through tapped calls only: with the outputs of those replaced by free variables,
+    it must have no influence. And what a tapped layer uses must be its own parameters as they are: not another layer's,
+    not a frozen variable, not something computed from others in the forward pass.
     """
     larger = jax.ShapeDtypeStruct((len(x) + 1, *x.shape[1:]), x.dtype)
     here, there = (call_shapes(model, has_rule, shape) for shape in (jax.ShapeDtypeStruct(x.shape, x.dtype), larger))
     grows = [
-        a.inputs.shape[:1] == a.outputs.shape[:1] == (len(x),)
+        a.plain
+        and a.inputs.shape[:1] == a.outputs.shape[:1] == (len(x),)
         and b.inputs.shape[:1] == b.outputs.shape[:1] == (len(x) + 1,)
         for a, b in zip(here, there, strict=True)
     ]
@@ -101,30 +104,46 @@ def _coverage(model: nnx.Module, x: Array) -> tuple[set[int], frozenset[Path]]:
     free = {i: jax.ShapeDtypeStruct(here[i].outputs.shape, here[i].outputs.dtype) for i in tapped}
     graph, params, rest = split_params(model)
 
-    def cut(params: Any, free: dict[int, Array]) -> tuple[Array, list[Array]]:
-        whole = merge_params(graph, params, rest)
-        y, calls = record(
-            whole, has_rule, lambda m: m(jnp.zeros(x.shape, x.dtype)), lambda i, c: free.get(i, c.outputs)
-        )
-        return y, [call.inputs for i, call in enumerate(calls) if i in tapped]
+    used: list[Path] = []  # the parameters that tapped layers use, by their places in the model
 
-    closed = jax.make_jaxpr(cut)(params, free)
+    def cut(params: Any, free: dict[int, Array]) -> tuple[Array, list[Array], list[Array]]:
+        whole = merge_params(graph, params, rest)
+        values: list[Array] = []
+
+        def hook(i: int, call: Call) -> Array:
+            if i not in free:
+                return call.outputs
+            held = {name: getattr(call.layer, name, None) for name in PARAMETERS}
+            used.extend((*call.path, name) for name, value in held.items() if value is not None)
+            values.extend(value[...] for value in held.values() if value is not None)
+            return free[i]
+
+        y, calls = record(whole, has_rule, lambda m: m(jnp.zeros(x.shape, x.dtype)), hook)
+        return y, [call.inputs for i, call in enumerate(calls) if i in tapped], values
+
+    jaxpr = jax.make_jaxpr(cut)(params, free).jaxpr
     paths = [path for path, _ in nnx.to_flat_state(params)]
-    influential = {paths[i] for i in _influential(closed.jaxpr, len(paths))}
+    origins = _origins(jaxpr, len(paths))
+    split = len(jaxpr.outvars) - len(used)
+    own = dict(zip(paths, jaxpr.invars, strict=False))
+    changed = {path: var for path, var in zip(used, jaxpr.outvars[split:], strict=True) if own.get(path) is not var}
+    results = [var for var in (*jaxpr.outvars[:split], *changed.values()) if not hasattr(var, "val")]
+    influential = {paths[i] for var in results for i in origins.get(var, ())}
     # A layer is taken whole or not at all, lest a parameter that also acts elsewhere be counted twice.
     spoiled = {call.path for call in here if any(path[: len(call.path)] == call.path for path in influential)}
+    spoiled |= {path[:-1] for path in changed}
     uncovered = {path for path in paths if path in influential or any(path[: len(s)] == s for s in spoiled)}
     return {i for i in tapped if here[i].path not in spoiled}, frozenset(uncovered)
 
 
-def _influential(jaxpr: Any, count: int) -> set[int]:
-    """Which of the first `count` arguments of a jaxpr can have an influence on its results."""
+def _origins(jaxpr: Any, count: int) -> dict[Any, set[int]]:
+    """Which of the first `count` arguments of a jaxpr can have an influence on each of its variables."""
     origins: dict[Any, set[int]] = {var: {i} for i, var in enumerate(jaxpr.invars[:count])}
     for equation in jaxpr.eqns:
         found: set[int] = set().union(*(origins.get(v, set()) for v in equation.invars if not hasattr(v, "val")))
         for var in equation.outvars:
             origins[var] = found
-    return set().union(*(origins.get(v, set()) for v in jaxpr.outvars if not hasattr(v, "val")))
+    return origins
 
 
 def _warn_of_slow_parameters(model: nnx.Module, uncovered: frozenset[Path]) -> None:
