@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 
 class Pair(nnx.Module):
-    def __init__(self, **options):
+    def __init__(self):
         rngs = nnx.Rngs(0)
         self.a = nnx.Linear(4, 4, rngs=rngs, **DOUBLE)
         self.b = nnx.Linear(4, 4, rngs=rngs, **DOUBLE)
@@ -54,6 +54,13 @@ def weight_norm():
     return model
 
 
+def spectral_norm():
+    model = Pair()
+    model.a = nnx.SpectralNorm(model.a, rngs=nnx.Rngs(1), **DOUBLE)
+    model.eval()
+    return model
+
+
 class Factored(Pair):
     """The first kernel is made of two others in the forward pass."""
 
@@ -76,7 +83,7 @@ class MaskedNorm(Pair):
         return super().__call__(self.norm(self.a(x), mask=jnp.array([True, True, True, False])))
 
 
-@pytest.mark.parametrize("make", [tied, frozen_kernel, frozen_bias, weight_norm, Factored, MaskedNorm])
+@pytest.mark.parametrize("make", [tied, frozen_kernel, frozen_bias, weight_norm, spectral_norm, Factored, MaskedNorm])
 @pytest.mark.filterwarnings("ignore:no fast tangent rule")
 def test_layers_that_use_other_things_than_their_own_parameters(make):
     model, x = make(), jax.random.normal(jax.random.key(5), (3, 4))
