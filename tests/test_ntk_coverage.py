@@ -73,6 +73,16 @@ class Factored(Pair):
         return super().__call__(x)
 
 
+class Alternating(Factored):
+    """One layer is called with one kernel, then with another."""
+
+    def __call__(self, x):
+        for kernel in (self.u, self.v):
+            self.a.kernel[...] = kernel[...]
+            x = jnp.tanh(self.a(x))
+        return self.last(x)
+
+
 class MaskedNorm(Pair):
     def __init__(self):
         super().__init__()
@@ -83,7 +93,9 @@ class MaskedNorm(Pair):
         return super().__call__(self.norm(self.a(x), mask=jnp.array([True, True, True, False])))
 
 
-@pytest.mark.parametrize("make", [tied, frozen_kernel, frozen_bias, weight_norm, spectral_norm, Factored, MaskedNorm])
+@pytest.mark.parametrize(
+    "make", [tied, frozen_kernel, frozen_bias, weight_norm, spectral_norm, Factored, Alternating, MaskedNorm]
+)
 @pytest.mark.filterwarnings("ignore:no fast tangent rule")
 def test_layers_that_use_other_things_than_their_own_parameters(make):
     model, x = make(), jax.random.normal(jax.random.key(5), (3, 4))

@@ -126,12 +126,13 @@ def _coverage(model: nnx.Module, x: Array) -> tuple[set[int], frozenset[Path]]:
     origins = _origins(jaxpr, len(paths))
     split = len(jaxpr.outvars) - len(used)
     own = dict(zip(paths, jaxpr.invars, strict=False))
-    changed = {path: var for path, var in zip(used, jaxpr.outvars[split:], strict=True) if own.get(path) is not var}
-    results = [var for var in (*jaxpr.outvars[:split], *changed.values()) if not hasattr(var, "val")]
+    # A layer that is called twice may use something else each time.
+    changed = [(path, var) for path, var in zip(used, jaxpr.outvars[split:], strict=True) if own.get(path) is not var]
+    results = [var for var in (*jaxpr.outvars[:split], *(var for _, var in changed)) if not hasattr(var, "val")]
     influential = {paths[i] for var in results for i in origins.get(var, ())}
     # A layer is taken whole or not at all, lest a parameter that also acts elsewhere be counted twice.
     spoiled = {call.path for call in here if any(path[: len(call.path)] == call.path for path in influential)}
-    spoiled |= {path[:-1] for path in changed}
+    spoiled |= {path[:-1] for path, _ in changed}
     uncovered = {path for path in paths if path in influential or any(path[: len(s)] == s for s in spoiled)}
     return {i for i in tapped if here[i].path not in spoiled}, frozenset(uncovered)
 
