@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from nttzoo import graph
-from nttzoo.codegen.ir import Conv, Linear, Map, Op, Pair, Pool, Program, Shape, Softmax, View, sliding
+from nttzoo.codegen.ir import Conv, Dropout, Linear, Map, Op, Pair, Pool, Program, Shape, Softmax, View, sliding
 from nttzoo.errors import ExportError
 from nttzoo.registry import Registry
 
@@ -19,8 +19,11 @@ READERS: Registry[Read] = Registry("ONNX operator")
 LIMITS = (-3.4028234e38, 3.4028234e38)  # of float32
 
 
-def read(model: onnx.ModelProto) -> Program:
-    """The program of a graph with one floating-point input and output, whose first axis is the batch."""
+def read(model: onnx.ModelProto, *, training: bool = False) -> Program:
+    """The program of a graph with one floating-point input and output, whose first axis is the batch.
+
+    For training, dropout stays; else it is nothing.
+    """
     _check(model)
     constants = graph.constants(model.graph)
     inputs = [value for value in model.graph.input if value.name not in constants]
@@ -40,7 +43,7 @@ def read(model: onnx.ModelProto) -> Program:
         if axis and not size.dim_value:
             raise ExportError(f"axis {axis} of input {source.name!r} has no fixed size; only the batch may vary.")
     opset = next((used.version for used in model.opset_import if used.domain in ("", "ai.onnx")), 0)
-    reader = _Reader(constants, opset, sizes[0].dim_value)
+    reader = _Reader(constants, opset, sizes[0].dim_value, training)
     reader.shapes[source.name] = tuple(size.dim_value for size in sizes[1:])
     ops = []
     for node in model.graph.node:
@@ -73,10 +76,11 @@ def _called(node: onnx.NodeProto) -> str:
 class _Reader:
     """Constants and shapes known so far."""
 
-    def __init__(self, constants: dict[str, np.ndarray], opset: int, batch: int):
+    def __init__(self, constants: dict[str, np.ndarray], opset: int, batch: int, training: bool):
         self.constants = constants
         self.opset = opset
         self.batch = batch  # 0: any
+        self.training = training
         self.shapes: dict[str, Shape] = {}
 
     def constant(self, node: onnx.NodeProto, index: int) -> np.ndarray | None:
@@ -315,8 +319,17 @@ def _transpose(reader: _Reader, node: onnx.NodeProto, given: dict[str, Any]) -> 
     return reader.view(node, lambda value: value.transpose([axis - 1 for axis in order[1:]]))
 
 
-@READERS.register("Identity")
 @READERS.register("Dropout")
+def _dropout(reader: _Reader, node: onnx.NodeProto, given: dict[str, Any]) -> Op:
+    ratio = reader.constant(node, 1)
+    rate = given.get("ratio", 0.5) if ratio is None else ratio.item()
+    if not reader.training or rate == 0:
+        return _identity(reader, node, given)
+    reader.shapes[node.output[0]] = reader.shape(node)
+    return Dropout(node.name, [node.input[0]], node.output[0], float(rate))
+
+
+@READERS.register("Identity")
 def _identity(reader: _Reader, node: onnx.NodeProto, given: dict[str, Any]) -> Op:
     return reader.view(node, lambda value: value)
 

@@ -71,6 +71,13 @@ class Softmax(Op):
 
 
 @dataclass
+class Dropout(Op):
+    """Zeros a fraction `rate` of the elements and scales the others by 1 / (1 - rate); only in programs for training."""
+
+    rate: float
+
+
+@dataclass
 class View(Op):
     """The same elements in another order or shape: `move` does to an array what the operation does to the value."""
 
