@@ -6,6 +6,7 @@ Each class also inherits from the built-in exception that a caller would expect,
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable
 
 
@@ -64,6 +65,17 @@ class Interrupted(NttzooError):
 
 class ZooError(NttzooError, RuntimeError):
     """An entry of the zoo is damaged, or made for another version."""
+
+
+class FileError(RunError, ZooError):
+    """A file or folder that is damaged, unsafe or not what it should be. The message begins with its `path`.
+
+    Whatever is wrong with a file that was handed to nttzoo, this is what is raised, for runs and entries alike.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], problem: str, cure: str = ""):
+        self.path = os.fspath(path)
+        super().__init__(f"{self.path} {problem.rstrip('.')}.{' ' if cure else ''}{cure}")
 
 
 class ExportError(NttzooError, RuntimeError):
