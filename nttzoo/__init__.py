@@ -1,7 +1,6 @@
 """nttzoo: a Flax NNX model zoo of sparse networks found by Neural Tangent Transfer.
 
-The rooms of the package are modules: `nn`, `architectures`, `data`, `masks`, `pruning`, `training`, `cost`. They
-and the names below are imported when they are first used, so that `import nttzoo` is instant.
+The modules and names below are imported when they are first used, so that `import nttzoo` is instant.
 """
 
 from __future__ import annotations
@@ -14,48 +13,50 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from nttzoo.codegen import compile as compile
     from nttzoo.codegen import export_c as export_c
-    from nttzoo.cost import Speedup as Speedup
-    from nttzoo.cost import speedup as speedup
     from nttzoo.export import export_onnx as export_onnx
     from nttzoo.nn import densify as densify
     from nttzoo.nn import sparsify as sparsify
     from nttzoo.ntk import empirical_ntk as empirical_ntk
     from nttzoo.ntk import kernel_distance as kernel_distance
-    from nttzoo.pruning import prune as prune
+    from nttzoo.sparsity.cost import Speedup as Speedup
+    from nttzoo.sparsity.cost import speedup as speedup
+    from nttzoo.sparsity.pruning import prune as prune
     from nttzoo.training import TrainConfig as TrainConfig
     from nttzoo.training import fit as fit
     from nttzoo.zoo import info as info
     from nttzoo.zoo import list_models as list_models
     from nttzoo.zoo import load as load
 
-_ROOMS = (
-    "architectures",
-    "baselines",
-    "codegen",
-    "cost",
-    "data",
-    "dynamics",
-    "errors",
-    "export",
-    "masks",
-    "nn",
-    "ntk",
-    "objective",
-    "pruning",
-    "recipes",
-    "search",
-    "taps",
-    "training",
-    "zoo",
-)
+# What `nttzoo.X` and `from nttzoo import X` give: modules ...
+_MODULES = {
+    "architectures": "architectures",
+    "baselines": "experiments.baselines",
+    "codegen": "codegen",
+    "cost": "sparsity.cost",
+    "data": "data",
+    "dynamics": "ntk.linearized",
+    "errors": "errors",
+    "export": "export",
+    "masks": "sparsity.masks",
+    "nn": "nn",
+    "ntk": "ntk",
+    "objective": "search.objective",
+    "pruning": "sparsity.pruning",
+    "recipes": "search.recipes",
+    "search": "search",
+    "taps": "nn.taps",
+    "training": "training",
+    "zoo": "zoo",
+}
+# ... and names in modules.
 _NAMES = {
     "sparsify": "nn",
     "densify": "nn",
-    "prune": "pruning",
+    "prune": "sparsity.pruning",
     "fit": "training",
     "TrainConfig": "training",
-    "speedup": "cost",
-    "Speedup": "cost",
+    "speedup": "sparsity.cost",
+    "Speedup": "sparsity.cost",
     "empirical_ntk": "ntk",
     "kernel_distance": "ntk",
     "load": "zoo",
@@ -66,14 +67,14 @@ _NAMES = {
     "compile": "codegen",
 }
 
-__all__ = ["__version__", *_NAMES, *_ROOMS]
+__all__ = ["__version__", *_NAMES, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
     if name in _NAMES:
         return getattr(importlib.import_module(f"nttzoo.{_NAMES[name]}"), name)
-    if name in _ROOMS:
-        return importlib.import_module(f"nttzoo.{name}")
+    if name in _MODULES:
+        return importlib.import_module(f"nttzoo.{_MODULES[name]}")
     raise AttributeError(f"module 'nttzoo' has no attribute {name!r}")
 
 

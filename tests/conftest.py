@@ -6,7 +6,8 @@ import hypothesis
 import jax
 import pytest
 
-from nttzoo import architectures, cost, pruning
+from nttzoo import architectures
+from nttzoo.sparsity import cost, pruning
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 # The suite spends its time compiling small programs, most of them run once.

@@ -10,9 +10,9 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from nttzoo import architectures, checkpoint, recipes, search
-from nttzoo.recipes import Recipe
-from nttzoo.search import loop
+from nttzoo import architectures, checkpoint, search
+from nttzoo.search import loop, recipes
+from nttzoo.search.recipes import Recipe
 
 SHAPES = {"lenet300": (4, 4, 1), "lenet5": (16, 16, 1)}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import warnings
@@ -13,7 +14,12 @@ from nttzoo.errors import Interrupted, NttzooError
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line; exits with 2 and one line on stderr if something is wrong with the arguments."""
-    parsed = make_parser().parse_args(arguments)
+    execute(make_parser(), arguments)
+
+
+def execute(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> None:
+    """Parses the arguments and calls what they name; an error becomes one line on stderr and an exit code."""
+    parsed = parser.parse_args(arguments)
     warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
     try:
         parsed.run(parsed)

@@ -27,7 +27,9 @@ def _density(options: argparse.Namespace) -> float:
 
 def train(options: argparse.Namespace) -> None:
     """Prunes or takes a found student, trains it, and prints a summary."""
-    from nttzoo import baselines, data, provenance, training
+    from nttzoo import data, training
+    from nttzoo._util import provenance
+    from nttzoo.experiments import baselines
 
     if options.out:
         provenance.check_writable(options.out)
@@ -59,7 +61,8 @@ def train(options: argparse.Namespace) -> None:
 
 def search(options: argparse.Namespace) -> None:
     """Runs a search, or prints what it would take."""
-    from nttzoo import recipes, search
+    from nttzoo import search
+    from nttzoo.search import recipes
 
     if options.distributed:
         search.start_distributed()
@@ -84,7 +87,9 @@ def search(options: argparse.Namespace) -> None:
 
 def compare(options: argparse.Namespace) -> None:
     """Runs a comparison and prints its table."""
-    from nttzoo import comparison, data, provenance
+    from nttzoo import data
+    from nttzoo._util import provenance
+    from nttzoo.experiments import comparison
 
     asked = comparison.Comparison(
         model=options.model,
@@ -106,7 +111,9 @@ def compare(options: argparse.Namespace) -> None:
 
 def visualise(options: argparse.Namespace) -> None:
     """Follows networks on zeros and ones; writes numbers and a picture."""
-    from nttzoo import data, plots, provenance, search, trajectories
+    from nttzoo import data, search
+    from nttzoo._util import provenance
+    from nttzoo.experiments import plots, trajectories
 
     out = provenance.check_writable(options.out)
     dataset = data.load(options.data, data_dir=options.data_dir, download=options.download)
@@ -123,7 +130,8 @@ def visualise(options: argparse.Namespace) -> None:
 
 def list_models(options: argparse.Namespace) -> None:
     """Prints the published networks."""
-    from nttzoo import console, zoo
+    from nttzoo import zoo
+    from nttzoo._util import console
 
     names = zoo.list_models(options.pattern, dataset=options.data, density=options.density, scheme=options.scheme)
     entries = [zoo.info(name).summary() for name in names]
@@ -147,7 +155,8 @@ def list_models(options: argparse.Namespace) -> None:
 
 def info(options: argparse.Namespace) -> None:
     """Prints a card, or the metrics behind it."""
-    from nttzoo import card, zoo
+    from nttzoo import zoo
+    from nttzoo.zoo import card
 
     entry = zoo.info(options.name)
     print(json.dumps(entry.metrics) if options.json else card.card(entry.metrics))
@@ -165,7 +174,8 @@ def load_check(options: argparse.Namespace) -> None:
     """Loads published networks and compares them with their cards."""
     from dataclasses import asdict
 
-    from nttzoo import console, provenance, zoo
+    from nttzoo import zoo
+    from nttzoo._util import console, provenance
 
     if options.out:
         provenance.check_writable(options.out)
@@ -202,7 +212,7 @@ def export(options: argparse.Namespace) -> None:
 
 def device(options: argparse.Namespace) -> None:
     """Runs published networks on an emulated microcontroller."""
-    from nttzoo import console, provenance
+    from nttzoo._util import console, provenance
     from nttzoo.codegen import device
 
     if options.out:
@@ -229,8 +239,9 @@ def device(options: argparse.Namespace) -> None:
 
 def publish(options: argparse.Namespace) -> None:
     """Makes entries of comparisons and prints their names."""
-    from nttzoo import comparison as comparisons
-    from nttzoo import data, publish
+    from nttzoo import data
+    from nttzoo.experiments import comparison as comparisons
+    from nttzoo.experiments import publish
 
     if not options.comparison and not options.runtimes:
         raise OptionError("name a comparison to publish, or measured times with --runtimes.")
@@ -248,7 +259,8 @@ def publish(options: argparse.Namespace) -> None:
 
 def speedup(options: argparse.Namespace) -> None:
     """Prints what a pruned network costs."""
-    from nttzoo import architectures, cost, pruning
+    from nttzoo import architectures
+    from nttzoo.sparsity import cost, pruning
 
     model = architectures.create(options.model, rngs=options.seed)
     if options.prune in ("snip", "logit_snip"):
@@ -258,37 +270,3 @@ def speedup(options: argparse.Namespace) -> None:
         pruning.prune(model, options.prune, density=density, scheme=options.scheme, key=options.seed)
     report = cost.speedup(model)
     print(json.dumps(report.to_dict()) if options.json else report)
-
-
-def bench(options: argparse.Namespace) -> None:
-    """Measures and prints; the file is written first."""
-    from nttzoo import plots, provenance
-    from nttzoo.bench import codegen, estimators, ntk, runtime, search, train
-
-    if options.out:
-        provenance.check_writable(options.out)
-    if options.what in ("train", "ntk") and not options.peer_python:
-        raise OptionError("name the peer's environment with --peer-python.")
-    if options.names and options.what != "runtime":
-        raise OptionError(f"`bench {options.what}` takes no names of networks.")
-    if options.what == "runtime":
-        result = runtime.run(options.names, peer_python=options.peer_python)
-        if options.out:
-            plots.runtimes(result, Path(options.out).with_suffix(".png"))
-    elif options.what == "codegen":
-        result = codegen.run()
-    elif options.what == "estimators":
-        result = estimators.run()
-    elif options.what == "search":
-        result = search.run()
-    elif options.what == "train":
-        result = train.run(peer_python=options.peer_python)
-    else:
-        result = ntk.run(peer_python=options.peer_python, growth=options.growth)
-    if options.out:
-        provenance.write_json(options.out, result)
-    tables = {"runtime": runtime.tables, "codegen": codegen.tables, "estimators": estimators.tables}
-    if options.what in tables and not options.json:
-        print(tables[options.what](result))
-    else:
-        print(json.dumps(result, indent=1))

@@ -110,26 +110,13 @@ def make_parser() -> argparse.ArgumentParser:
     publish = _command(commands, "publish", does.publish, "make entries of the zoo from finished comparisons")
     publish.add_argument("comparison", nargs="*", help="JSON files of `nttzoo compare`")
     publish.add_argument("--runs", metavar="FOLDER", help="where the comparison's searches are")
-    publish.add_argument("--runtimes", metavar="FILE", help="enter what `nttzoo bench runtime NAME ...` measured")
+    publish.add_argument("--runtimes", metavar="FILE", help="enter what `scripts/bench.py runtime NAME ...` measured")
     publish.add_argument("--home", metavar="FOLDER", default=".", help="the zoo's folder (default: this one)")
     _data_options(publish)
 
     speedup = _command(commands, "speedup", does.speedup, "multiply-adds of a sparse network and what it could save")
     _model_options(speedup)
     speedup.add_argument("--json", action="store_true", help="print JSON instead of a table")
-
-    bench = _command(commands, "bench", does.bench, "measure speed against a peer")
-    what = (
-        "train: Conv-4 steps against PyTorch; ntk: kernel steps against neural-tangents; estimators: sampled outputs "
-        "against all; search: the loop itself; "
-        "runtime: sparse networks in ONNX Runtime, OpenVINO, DeepSparse and as C; codegen: what makes the C fast"
-    )
-    bench.add_argument("what", choices=["train", "ntk", "estimators", "search", "runtime", "codegen"], help=what)
-    bench.add_argument("names", nargs="*", metavar="NAME", help="runtime: published networks (default: random masks)")
-    bench.add_argument("--peer-python", help="Python of the environment that has the peer: PyTorch, DeepSparse ...")
-    bench.add_argument("--json", action="store_true", help="runtime, codegen, estimators: print JSON instead of tables")
-    bench.add_argument("--growth", action="store_true", help="ntk: also over batches of 16 to 256 (ten minutes more)")
-    bench.add_argument("--out", metavar="FILE", help="write the result as JSON")
     return parser
 
 

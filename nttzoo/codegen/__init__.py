@@ -19,6 +19,7 @@ import numpy as np
 from flax import nnx
 
 from nttzoo import export, zoo
+from nttzoo._util.provenance import check_writable
 from nttzoo.errors import ExportError, OptionError
 
 with export.onnx_packages():
@@ -76,7 +77,7 @@ def export_c(
     target = Path(path)
     if target.suffix != ".c":
         raise OptionError(f"{target} should end in .c; the header goes beside it.")
-    export.check_writable(target)
+    check_writable(target)
     asked = name or target.stem
     proto, oracle = _graph(model, weights, input_shape)
     source, shape = source_of(proto, asked)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import onnx
 
-from nttzoo import graph
 from nttzoo.codegen.ir import Conv, Dropout, Linear, Map, Op, Pair, Pool, Program, Shape, Softmax, View, sliding
 from nttzoo.errors import ExportError
+from nttzoo.export import graph
 from nttzoo.registry import Registry
 
 # (reader, node, its attributes) -> the operation, or None if the node gives a constant

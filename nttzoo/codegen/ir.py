@@ -72,7 +72,7 @@ class Softmax(Op):
 
 @dataclass
 class Dropout(Op):
-    """Zeros a fraction `rate` of the elements and scales the others by 1 / (1 - rate); only in programs for training."""
+    """Zeros a fraction `rate` of the elements and scales the others by 1 / (1 - rate); only in training."""
 
     rate: float
 

@@ -5,7 +5,7 @@ parameters. It is put together layer by layer from what each layer saw (`taps`),
 is never formed.
 """
 
+from nttzoo.ntk.api import empirical_ntk
 from nttzoo.ntk.distance import kernel_distance, output_weights, spread_outputs
-from nttzoo.ntk.kernel import empirical_ntk
 
 __all__ = ["empirical_ntk", "kernel_distance", "output_weights", "spread_outputs"]

@@ -2,7 +2,7 @@
 
 The best estimate gives each example outputs of its own, spread evenly (`spread_outputs`): then even one output per
 example sees all kinds of entries, and the gradient is ten to sixty times less noisy than if all examples shared the
-same one or two outputs (`nttzoo bench estimators`).
+same one or two outputs (`scripts/bench.py estimators`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Integer, Key
 
 from nttzoo.errors import OptionError, ShapeError
-from nttzoo.ntk.kernel import (
+from nttzoo.ntk.api import (
     FindShares,
     Tangents,
     check_choice,
@@ -26,7 +26,7 @@ from nttzoo.ntk.kernel import (
     kernel_blocks,
     per_example,
 )
-from nttzoo.ntk.shares import Outputs, shares
+from nttzoo.ntk.factors import Outputs, shares
 
 
 def kernel_distance(

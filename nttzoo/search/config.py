@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from nttzoo import recipes
 from nttzoo.architectures import check_seed
 from nttzoo.errors import OptionError
-from nttzoo.masks import SCHEMES, check_density
-from nttzoo.recipes import Recipe
+from nttzoo.search import recipes
+from nttzoo.search.recipes import Recipe
+from nttzoo.sparsity.masks import SCHEMES, check_density
 
 EVALUATION_IMAGES = 64
 

@@ -16,13 +16,13 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Num
 
-from nttzoo import console, provenance
+from nttzoo._util import console, provenance
+from nttzoo._util.pace import Pace
 from nttzoo.checkpoint import check_room
 from nttzoo.errors import DataError, Interrupted, OptionError, ShapeError, TrainingError
-from nttzoo.pace import Pace
 from nttzoo.search.config import EVALUATION_IMAGES, Plan, SearchConfig, Target
 from nttzoo.search.devices import agreed, is_first, make_mesh, together
-from nttzoo.search.journal import Journal
+from nttzoo.search.run_folder import Journal
 from nttzoo.search.students import Preprocess, States, Students, Sums
 
 SAVE_SECONDS = 60.0

@@ -19,15 +19,15 @@ from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Integer, Key, Num
 
-from nttzoo import masks, pruning
 from nttzoo.errors import ModelError, OptionError
 from nttzoo.nn import Mask, masked_layers, set_masks, sparsify, split_masked
+from nttzoo.ntk.api import check_inputs, empirical_ntk
 from nttzoo.ntk.distance import entries, spread_outputs
-from nttzoo.ntk.exchange import Exchange
-from nttzoo.ntk.kernel import check_inputs, empirical_ntk
-from nttzoo.objective import Behaviour, Terms, behaviour, distances, ntt_loss
+from nttzoo.ntk.sharding import Exchange
 from nttzoo.search.config import EVALUATION_IMAGES, Plan, SearchConfig
 from nttzoo.search.devices import AXIS
+from nttzoo.search.objective import Behaviour, Terms, behaviour, distances, ntt_loss
+from nttzoo.sparsity import masks, pruning
 
 Preprocess = Callable[[Num[Array, "n ..."]], Float[Array, "n ..."]]
 LOGIT_SNIP_IMAGES = 128

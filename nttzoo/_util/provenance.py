@@ -1,0 +1,96 @@
+"""Results with their origin: every figure is written as JSON beside the command, versions and machine that made it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shlex
+import sys
+import time
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from nttzoo.errors import OptionError, RunError
+
+PACKAGES = ("nttzoo", "jax", "jaxlib", "flax", "optax", "numpy")
+
+
+def origin(command: str | None = None) -> dict[str, Any]:
+    """The command, date, versions and machine of a measurement."""
+    return {
+        "command": command or shlex.join([*_program(), *map(_without_folders, sys.argv[1:])]),
+        "date": time.strftime("%Y-%m-%d"),
+        "code": code_hash(),
+        "python": platform.python_version(),
+        "versions": {name: metadata.version(name) for name in PACKAGES},
+        "machine": {
+            "processor": _processor(),
+            "cores": psutil.cpu_count(),
+            "memory_gib": round(psutil.virtual_memory().total / 2**30),
+        },
+    }
+
+
+@cache
+def code_hash() -> str:
+    """Twelve hex digits that tell one state of this package's source from another: versions are too coarse."""
+    package = Path(__file__).parents[1]
+    total = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        content = path.read_bytes()
+        total.update(f"{path.relative_to(package).as_posix()} {len(content)}\n".encode() + content)
+    return total.hexdigest()[:12]
+
+
+def _program() -> list[str]:
+    """How this process was called: a script with its folder, an installed command by its name."""
+    program = Path(sys.argv[0])
+    return ["python", "/".join(program.parts[-2:])] if program.suffix == ".py" else [program.name]
+
+
+def _without_folders(argument: str) -> str:
+    """An absolute path is one machine's business: only its last part is kept."""
+    return f".../{Path(argument).name}" if Path(argument).is_absolute() else argument
+
+
+def check_writable(path: str | os.PathLike[str]) -> Path:
+    """The path, if a file can be written there; asked before hours of work, not after."""
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise OptionError(f"cannot write {target}: there is no folder {target.parent}. Make it first.")
+    if target.is_dir() or not os.access(target if target.exists() else target.parent, os.W_OK):
+        raise OptionError(f"cannot write {target}: it is a folder, or not yours to write.")
+    return target
+
+
+def write_json(path: str | os.PathLike[str], content: Any) -> None:
+    """Writes a JSON file whole or not at all."""
+    target = check_writable(path)
+    part = target.with_name(f".{target.name}.part")
+    try:
+        part.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+        os.replace(part, target)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise RunError(f"cannot write {target}: {error}.") from error
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """The content of a JSON file, or an error that names it."""
+    try:
+        return json.loads(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from error
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()

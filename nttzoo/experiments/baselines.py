@@ -1,0 +1,110 @@
+"""From a sparse network, a baseline or a student that a search found, to a trained one with its counts."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array
+
+from nttzoo import architectures, search, training
+from nttzoo._util import console
+from nttzoo.data import Dataset
+from nttzoo.sparsity import cost, masks, pruning
+
+SCORING_IMAGES = {"cifar10": 128, "svhn": 128}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A pruned and trained network with its history; `print` shows a summary."""
+
+    model: nnx.Module
+    settings: dict[str, Any]
+    history: training.History
+    density: masks.DensityReport
+    speedup: cost.Speedup
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: everything but the weights."""
+        return {
+            "settings": self.settings,
+            "test_accuracy": self.history.test_accuracy[-1] if self.history.test_accuracy else None,
+            "density": asdict(self.density.total),
+            "speedup": self.speedup.to_dict(),
+            "history": self.history.to_dict(),
+        }
+
+    def __str__(self) -> str:
+        final = {
+            name: f"{values[-1]:.2%}" for name, values in asdict(self.history).items() if "accuracy" in name and values
+        }
+        rows = [
+            ("density", f"{self.density.total.density:.2%}"),
+            ("theoretical speed-up", f"{self.speedup.theoretical:.1f}x"),
+        ]
+        rows += [("  without dead weights", f"{self.speedup.without_dead:.1f}x")]
+        rows += [(name.replace("_", " "), value) for name, value in final.items()]
+        settings = self.settings
+        title = f"{settings['model']} on {settings['data']}, {settings['method']}, {settings['scheme']}"
+        return f"{console.table(title, ('', ''), rows)}\n{self.density}"
+
+
+def scoring_batch(data: Dataset, seed: int) -> tuple[Array, Array]:
+    """The labelled batch on which SNIP scores weights: up to 100 standardised images, 128 of CIFAR-10 and SVHN."""
+    count = min(SCORING_IMAGES.get(data.name, 100), len(data.train))
+    images, labels = next(data.train.batches(count, seed=seed))
+    return data.standardise(images), jnp.asarray(labels)
+
+
+def train_baseline(
+    model: str,
+    data: Dataset,
+    config: training.TrainConfig,
+    *,
+    method: str = "dense",
+    density: float = 1.0,
+    scheme: str = "layerwise",
+) -> Trained:
+    """Creates an architecture for the data set, prunes it by a method ("dense": not at all) and trains it."""
+    network = architectures.create(model, num_classes=data.num_classes, input_shape=data.input_shape, rngs=config.seed)
+    settings: dict[str, Any] = {"model": model, "method": method, "scheme": scheme}
+    if method != "dense":
+        batch = scoring_batch(data, config.seed)
+        pruning.prune(network, method, density=density, scheme=scheme, batch=batch, key=config.seed)
+        settings["density"] = density
+    return train_network(network, data, config, settings)
+
+
+def train_student(folder: Path, data: Dataset, config: training.TrainConfig) -> Trained:
+    """Trains what a search left in a folder, and keeps the weights beside the student, in `trained`.
+
+    Weights that are there from an earlier training are replaced; without a single epoch nothing is kept.
+    """
+    folder = search.student_folder(folder)
+    network, about = search.load_student(folder)
+    settings = {"model": about["architecture"], "method": about["recipe"], "scheme": about["scheme"]}
+    settings |= {"density": about["density"], "searched_on": about["data"], "search_seed": about["seed"]}
+    trained = train_network(network, data, config, settings)
+    # It may have been searched for on other images: what the trained one takes is what it was trained on.
+    classes = data.classes if data.num_classes == network.num_classes else network.input_spec.classes
+    network.input_spec = replace(data.input_spec, classes=tuple(classes))
+    if config.epochs:
+        about |= {"data": data.name, "searched_on": about["data"], "train_epochs": config.epochs}
+        about["test_accuracy"] = trained.to_dict()["test_accuracy"]
+        search.save_student(folder / "trained", network, about)
+    return trained
+
+
+def train_network(
+    network: nnx.Module, data: Dataset, config: training.TrainConfig, settings: dict[str, Any]
+) -> Trained:
+    """Counts and trains a network, in place; `settings` says where it comes from."""
+    report, counted = masks.density_report(network), cost.speedup(network)
+    history = training.fit(network, data, config)
+    how = {name: value for name, value in asdict(config).items() if isinstance(value, str | int | float)}
+    how.pop("progress")
+    return Trained(network, {**settings, "data": data.name, **how}, history, report, counted)

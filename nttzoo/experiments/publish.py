@@ -1,0 +1,229 @@
+"""From a finished comparison to entries of the zoo: `publish` writes checkpoints, models, cards and the index.
+
+A comparison is the evidence behind its entries: for each density and scheme the search with the best validation
+accuracy is published, and the card shows all methods that were compared.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from nttzoo import architectures, checkpoint, codegen, export, search, zoo
+from nttzoo._util import provenance
+from nttzoo.data import Dataset
+from nttzoo.errors import ExportError, RunError, ZooError
+from nttzoo.experiments import comparison
+from nttzoo.nn import masked_layers, set_masks
+from nttzoo.search import recipes
+from nttzoo.sparsity import cost, masks
+from nttzoo.zoo import card
+
+TRAINING = ("epochs", "batch_size", "learning_rate", "optimizer", "loss", "dropout")  # what a card tells of it
+
+
+def publish(file: Path, dataset: Dataset, *, runs: Path, home: Path) -> list[str]:
+    """Writes one entry per density and scheme of a comparison; `runs` holds its searches. Returns the names."""
+    content = comparison.read(file)
+    asked = comparison.Comparison.from_dict(content["comparison"])
+    if missing := comparison.missing_cases(asked, content):
+        raise RunError(
+            f"{file} is not finished: {len(missing)} networks are still to be trained, the first is {missing[0]}. Run "
+            "the command that made it again; it goes on."
+        )
+    # All are looked at before the first is written.
+    entries = [
+        _metrics(asked, content, density, scheme, dataset, runs)
+        for scheme in asked.schemes
+        for density in asked.densities
+    ]
+    names = [metrics["name"] for metrics, _ in entries]
+    # New manifests are made for all entries: one that was tampered with must not be blessed by that.
+    zoo.verify(home, leave_out=names)
+    for metrics, folder in entries:
+        _write_entry(_part(home, metrics["name"]), metrics, folder, dataset)
+    for name in names:
+        _move_entry(home, name)
+    regenerate(home)
+    return names
+
+
+def _metrics(
+    asked: comparison.Comparison, content: dict[str, Any], density: float, scheme: str, dataset: Dataset, runs: Path
+) -> tuple[dict[str, Any], Path]:
+    """What is known of an entry, and the folder of the student that it is."""
+    here = [case for case in content["cases"] if case.get("density", density) == density]
+    found = [case for case in here if case["method"] in recipes.NAMES and case["scheme"] == scheme]
+    if not found:
+        raise RunError(f"the comparison has no search at density {density:g}, {scheme}.")
+    best = max(found, key=lambda case: case["validation_accuracy"])
+    config = asked.config(best["method"], best["seed"])
+    target = search.Target(density, scheme)
+    folder = runs / asked.folder(config) / "students" / target.name
+    model, _ = search.load_student(folder)
+    _check_trained(folder / "trained", {"test_accuracy": best["test_accuracy"], "train_epochs": asked.train_epochs})
+    speedup = cost.speedup(model).to_dict()
+    if speedup["without_dead"] is None:
+        raise RunError(f"{folder} is not worth publishing: no path leads from its inputs to its outputs.")
+    metrics = {
+        "format": zoo.FORMAT,
+        "name": f"{asked.model}-{asked.data}-{target.name}",
+        "architecture": asked.model,
+        "dataset": asked.data,
+        "density": density,
+        "scheme": scheme,
+        "recipe": asdict(config.recipe),
+        "seed": best["seed"],
+        "search_steps": best["search_steps"],
+        "train": {key: getattr(asked.training(best["seed"]), key) for key in TRAINING},
+        "kernel_before": best["kernel_before"],
+        "kernel_after": best["kernel_after"],
+        "chosen": {key: best[key] for key in ("test_accuracy", "validation_accuracy")},
+        "candidates": len(found),
+        "compared": _compared(here, scheme),
+        "layers": [asdict(layer) for layer in masks.density_report(model).layers],
+        "speedup": speedup,
+        **dataset.input_spec.to_dict(),
+        "licence": dataset.licence,
+        **{key: comparison.origin_of(content, best)[key] for key in ("command", "date", "versions", "machine")},
+    }
+    return metrics, folder
+
+
+def _check_trained(folder: Path, told: dict[str, Any]) -> None:
+    """Raises unless the trained weights beside a student are those that the comparison tells of."""
+    about = provenance.read_json(folder / "model.json")
+    seen = {key: about.get(key) for key in told}
+    if seen != told:
+        raise RunError(
+            f"the weights in {folder} are those of another training: {seen} there, {told} in the comparison. Do the "
+            "comparison again with another file and another folder of searches."
+        )
+
+
+def _compared(cases: list[dict[str, Any]], scheme: str) -> list[dict[str, Any]]:
+    """Test accuracies by method, in the comparison's order; random masks are alike in both schemes."""
+    rows: dict[str, dict[str, Any]] = {}
+    for case in cases:
+        method = case["method"]
+        if method == "dense" or method in comparison.EVEN or case["scheme"] == scheme:
+            own = "-" if method == "dense" else "either" if method in comparison.EVEN else scheme
+            row = rows.setdefault(method, {"method": method, "scheme": own, "test_accuracy": []})
+            row["test_accuracy"].append(case["test_accuracy"])
+    return list(rows.values())
+
+
+def _part(home: Path, name: str) -> Path:
+    """Where an entry lies until it is whole."""
+    return home / f".publishing-{name}"
+
+
+def _write_entry(part: Path, metrics: dict[str, Any], student: Path, dataset: Dataset) -> None:
+    """Writes both folders of an entry."""
+    name = metrics["name"]
+    images = np.asarray(dataset.standardise(dataset.test.images[:64]))
+    shutil.rmtree(part, ignore_errors=True)
+    people, machines = part / "models" / name, part / "checkpoints" / name
+    people.mkdir(parents=True)
+    machines.mkdir(parents=True)
+    for kind, folder in (("init", student), ("trained", student / "trained")):
+        checkpoint.save_arrays(machines / kind, checkpoint.load_arrays(folder / "arrays"))
+        model = architectures.blank(metrics["architecture"], dataset.input_spec, seed=metrics["seed"])
+        checkpoint.unpack(model, checkpoint.load_arrays(machines / kind))
+        model.eval()
+    export.export_onnx(model, people / "model.onnx", name=name, images=images)  # the trained one
+    metrics["c"] = as_c(people / "model.onnx", model, images)
+    provenance.write_json(people / "metrics.json", metrics)
+    (people / "recipe.toml").write_text(_toml(metrics))
+
+
+def _move_entry(home: Path, name: str) -> None:
+    """Puts a whole entry in its place."""
+    part = _part(home, name)
+    for kind in ("models", "checkpoints"):
+        target = home / kind / name
+        target.parent.mkdir(exist_ok=True)
+        shutil.rmtree(target, ignore_errors=True)
+        (part / kind / name).rename(target)
+    shutil.rmtree(part)
+
+
+def as_c(file: Path, model: Any, images: np.ndarray) -> dict[str, float]:
+    """What a network takes as C, and what it would with all its weights; its answers are compared with the model's."""
+    compiled = codegen.compile(file, threads=1)
+    difference = export.difference(compiled(images), np.asarray(model(jnp.asarray(images))))
+    if not difference <= export.TOLERANCE:
+        raise ExportError(f"as C the network differs from the model by {difference:.1e} of the largest output.")
+    source = compiled.source
+    full = nnx.clone(model)
+    for layer in masked_layers(full).values():
+        layer.kernel[...] = jnp.ones_like(layer.kernel[...])
+    set_masks(full, {path: jnp.ones_like(layer.mask[...]) for path, layer in masked_layers(full).items()})
+    dense, _ = codegen.to_source(full)
+    sizes = {"table_bytes": source.table_bytes, "arena_bytes": 4 * source.arena}
+    sizes |= {"dense_table_bytes": dense.table_bytes, "dense_arena_bytes": 4 * dense.arena}
+    return {**sizes, "images": len(images), "difference": difference}
+
+
+def add_runtimes(measured: Path, home: Path) -> list[str]:
+    """Enters what `scripts/bench.py runtime` measured into the entries that it names; returns their names."""
+    zoo.verify(home)
+    content = provenance.read_json(measured)
+    if not isinstance(content, dict) or not {"cases", "machine", "runtimes"} <= content.keys():
+        raise ZooError(
+            f"{measured} holds no measured times: `scripts/bench.py runtime NAME ... --out FILE` writes them."
+        )
+    dense = {case["architecture"]: case["milliseconds"] for case in content["cases"] if case["density"] == 1}
+    names = []
+    for case in content["cases"]:
+        path = home / "models" / case["name"] / "metrics.json"
+        if path.exists():
+            metrics = provenance.read_json(path)
+            times = {"own": case["milliseconds"], "dense": dense[case["architecture"]]}
+            metrics["runtimes"] = {**times, "machine": content["machine"]["processor"], "versions": content["runtimes"]}
+            provenance.write_json(path, metrics)
+            names.append(case["name"])
+    if not names:
+        raise ZooError(f"{measured} holds no times of an entry in {home}.")
+    regenerate(home)
+    return names
+
+
+def regenerate(home: Path) -> None:
+    """Cards, manifests, index and MODEL_CARD.md from the entries' metrics and files: the same bytes each time."""
+    entries = {}
+    everything = []
+    for path in sorted((home / "models").glob("*/metrics.json")):
+        metrics = provenance.read_json(path)
+        name = metrics["name"]
+        everything.append(metrics)
+        (path.parent / "card.md").write_text(card.card(metrics))
+        files = {
+            place: {"size": file.stat().st_size, "sha256": zoo.sha256(file)}
+            for place, file in zoo.files_of(home, name).items()
+        }
+        manifest = home / "checkpoints" / name / "manifest.json"
+        provenance.write_json(manifest, {"format": zoo.FORMAT, "name": name, "files": files})
+        shown = {key: metrics[key] for key in ("architecture", "dataset", "density", "scheme")}
+        entries[name] = {"manifest_sha256": zoo.sha256(manifest), **shown}
+    provenance.write_json(home / "models" / "index.json", {"format": zoo.FORMAT, "entries": entries})
+    (home / "MODEL_CARD.md").write_text(card.zoo_card(everything))
+
+
+def _toml(metrics: dict[str, Any]) -> str:
+    """The search that made an entry, as a file for people."""
+    lines = [f"# nttzoo search: {metrics['name']}", ""]
+    lines += [f'{key} = "{metrics[key]}"' for key in ("architecture", "dataset", "scheme")]
+    lines += [f"density = {metrics['density']!r}", f"seed = {metrics['seed']}"]
+    for part in ("recipe", "train"):
+        lines += ["", f"[{part}]"]
+        # JSON writes strings, numbers and truth values as TOML does.
+        lines += [f"{key} = {json.dumps(value)}" for key, value in metrics[part].items() if value is not None]
+    return "\n".join([*lines, ""])

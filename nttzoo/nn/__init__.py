@@ -1,0 +1,35 @@
+"""Sparse layers, and the way from and to plain NNX layers."""
+
+from nttzoo.nn.layers import (
+    Conv,
+    Linear,
+    LinearGeneral,
+    Mask,
+    Path,
+    densify,
+    is_masked,
+    masked_layers,
+    merge_params,
+    path_name,
+    set_masks,
+    sparsify,
+    split_masked,
+    split_params,
+)
+
+__all__ = [
+    "Conv",
+    "Linear",
+    "LinearGeneral",
+    "Mask",
+    "Path",
+    "densify",
+    "is_masked",
+    "masked_layers",
+    "merge_params",
+    "path_name",
+    "set_masks",
+    "sparsify",
+    "split_masked",
+    "split_params",
+]

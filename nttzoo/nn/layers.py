@@ -1,0 +1,189 @@
+"""Sparse layers: NNX's own Linear, LinearGeneral and Conv with a mask that every forward pass applies.
+
+A masked layer is a subclass of its NNX layer and runs that layer's own forward pass, so all options behave the same.
+The kernel keeps the pruned weights in memory, but no forward pass sees them, whatever an optimiser does to them, and
+their gradients are zero.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float
+
+from nttzoo.errors import ModelError
+from nttzoo.ops.convolution import conv_general_dilated
+
+Path = tuple[Any, ...]
+M = TypeVar("M", bound=nnx.Module)
+
+
+class Mask(nnx.Variable):
+    """Which weights of a kernel survive: bool, of the kernel's shape. Not an `nnx.Param`: optimisers leave it alone."""
+
+
+class _Masked(nnx.Module):
+    """What the masked layers share; `kernel` comes from the NNX layer that stands behind it in the class list."""
+
+    kernel: nnx.Param
+    mask: Any
+
+    def masked_kernel(self) -> Float[Array, "..."]:
+        """The kernel with zeros in place of the pruned weights."""
+        # A product would let an infinite or NaN pruned weight through; a choice does not.
+        return jnp.where(self.mask[...], self.kernel[...], 0)
+
+    @property
+    def fan_in(self) -> int:
+        """How many weights reach one output unit."""
+        return self.kernel.size // math.prod(self.output_units())
+
+    def output_units(self) -> tuple[int, ...]:
+        """The trailing axes of the kernel that number output units."""
+        return self.kernel.shape[-1:]
+
+    def __call__(self, inputs: Array, out_sharding: Any = None) -> Array:
+        # The NNX layer's own forward pass, on a stand-in whose kernel is masked already.
+        stand_in = SimpleNamespace(**{**vars(self), "kernel": self.masked_kernel(), "mask": None})
+        dense_call = super().__call__.__func__  # type: ignore[attr-defined]
+        return dense_call(stand_in, inputs, out_sharding=out_sharding)
+
+
+class Linear(_Masked, nnx.Linear):
+    """`nnx.Linear` with a mask. [..., in] -> [..., out]; kernel and mask [in, out]."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        nnx.Linear.__init__(self, *args, **kwargs)
+        _add_full_mask(self)
+
+
+class LinearGeneral(_Masked, nnx.LinearGeneral):
+    """`nnx.LinearGeneral` with a mask of the kernel's shape [*batch, *in, *out]."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        nnx.LinearGeneral.__init__(self, *args, **kwargs)
+        _add_full_mask(self)
+
+    def output_units(self) -> tuple[int, ...]:
+        """Batch axes number units of their own: each has its own slice of the kernel."""
+        return (*self.batch_axis.values(), *self.out_features)
+
+
+class Conv(_Masked, nnx.Conv):
+    """`nnx.Conv` with a mask. [n, *space, in] -> [n, *space', out]; kernel and mask [*window, in / groups, out].
+
+    The option `mask` of `nnx.Conv` gives the initial mask.
+    """
+
+    def __init__(self, *args: Any, conv_general_dilated: Any = conv_general_dilated, **kwargs: Any):
+        nnx.Conv.__init__(self, *args, conv_general_dilated=conv_general_dilated, **kwargs)
+        _add_full_mask(self)
+
+
+def _add_full_mask(layer: Any) -> None:
+    given = getattr(layer, "mask", None)
+    if given is not None:
+        # nnx.Conv multiplies by its mask, which may hold any number: fold it in, so that outputs stay the same.
+        given = jnp.asarray(given)
+        if given.shape != layer.kernel.shape:
+            raise ModelError(f"the mask has shape {given.shape}, the kernel {layer.kernel.shape}: they must be equal.")
+        layer.kernel[...] = layer.kernel[...] * given
+    mask = jnp.ones(layer.kernel.shape, bool) if given is None else given != 0
+    layer.mask = nnx.data(Mask(mask))
+
+
+_MASKED: dict[type, type] = {nnx.Linear: Linear, nnx.LinearGeneral: LinearGeneral, nnx.Conv: Conv}
+
+
+def sparsify(model: M, *, copy: bool = True) -> M:
+    """Gives every Linear, LinearGeneral and Conv of any NNX module a full mask; weights and outputs stay the same.
+
+    Layers inside attention, recurrent cells and lists are found too. With `copy=False` the model itself is changed.
+    A subclass of these layers with a forward pass of its own is left dense, with a warning.
+    """
+    model = nnx.clone(model) if copy else model
+    left: list[str] = []
+    for path, layer in nnx.iter_modules(model):
+        if is_masked(layer):
+            continue
+        if masked := _MASKED.get(type(layer)):
+            if getattr(layer, "conv_general_dilated", None) is jax.lax.conv_general_dilated:
+                layer.conv_general_dilated = conv_general_dilated  # type: ignore[attr-defined]
+            # Changing the class of the layer where it stands keeps every reference to it, shared ones included.
+            layer.__class__ = masked
+            _add_full_mask(layer)
+        elif isinstance(layer, tuple(_MASKED)):
+            left.append(f"{path_name(path)} ({type(layer).__name__})")
+    if left:
+        warnings.warn(f"sparsify left these layers dense: {', '.join(left)}", stacklevel=2)
+    return model
+
+
+def densify(model: M) -> M:
+    """The inverse of `sparsify`: a copy of plain NNX layers, with zeros in place of the pruned weights."""
+    model = nnx.clone(model)
+    layer: Any
+    for _, layer in nnx.iter_modules(model):
+        if is_masked(layer):
+            layer.kernel[...] = layer.masked_kernel()
+            layer.__class__ = next(plain for plain, masked in _MASKED.items() if isinstance(layer, masked))
+            if isinstance(layer, nnx.Conv):
+                layer.mask = None
+                if layer.conv_general_dilated is conv_general_dilated:
+                    layer.conv_general_dilated = jax.lax.conv_general_dilated
+            else:
+                del layer.mask
+    return model
+
+
+def path_name(path: Path) -> str:
+    """A layer's place in its model as people write it: ("layers", 0) -> "layers.0"."""
+    return ".".join(map(str, path)) or "(the model itself)"
+
+
+def is_masked(layer: Any) -> bool:
+    """Whether a module is one of the layers above, with a mask."""
+    return isinstance(layer, _Masked)
+
+
+def masked_layers(model: nnx.Module) -> dict[Path, Any]:
+    """The prunable layers in NNX path order: {path: layer}, a shared layer once."""
+    layers = {path: layer for path, layer in nnx.iter_modules(model) if is_masked(layer)}
+    order = [path[:-1] for path in nnx.to_flat_state(nnx.state(model, Mask)).paths]
+    if not layers:
+        raise ModelError(
+            f"{type(model).__name__} has no prunable layers (Linear, LinearGeneral or Conv of nttzoo.nn). "
+            "nttzoo.sparsify(model) gives the layers of any NNX model a mask."
+        )
+    return {path: layers[path] for path in order}
+
+
+def split_params(model: nnx.Module) -> tuple[Any, Any, Any]:
+    """(graph, parameters, everything else): what jitted code passes about; `merge_params` puts it together again."""
+    graph, params, *rest = nnx.split(model, nnx.Param, ...)
+    return graph, params, rest[0]
+
+
+def split_masked(model: nnx.Module) -> tuple[Any, Any, Any, Any]:
+    """(graph, parameters, masks, everything else); `nnx.merge` puts it together again."""
+    parts: Any = nnx.split(model, nnx.Param, Mask, ...)
+    graph, params, masks, rest = parts
+    return graph, params, masks, rest
+
+
+def merge_params(graph: Any, params: Any, rest: Any) -> Any:
+    """The model again, as a copy: what its forward pass changes (random streams, statistics) stays with the copy."""
+    return nnx.merge(graph, params, rest, copy=True)
+
+
+def set_masks(model: nnx.Module, masks: dict[Path, Bool[Array, "..."]]) -> None:
+    """Replaces the masks of the layers named by `masks`, in place."""
+    layers = masked_layers(model)
+    for path, mask in masks.items():
+        layers[path].mask[...] = mask

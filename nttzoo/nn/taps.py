@@ -1,0 +1,105 @@
+"""What each layer saw: the inputs and outputs of every layer call during one forward pass of any NNX model.
+
+`record` runs a model and hands over, for each call of a chosen layer, what went in and what came out. A hook may change
+the output: add a perturbation, whose derivative at zero is the cotangent at that layer's output, or put something
+else in its place. This is all that costs and tangent kernels need to know about a model's inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import jax
+from flax import nnx
+from jaxtyping import Array
+
+from nttzoo.nn.layers import Path
+
+_RECORDER: ContextVar[_Recorder | None] = ContextVar("nttzoo_recorder", default=None)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of one layer: its path, the layer itself, and the arrays that went in and came out."""
+
+    path: Path
+    layer: Any
+    inputs: Array
+    outputs: Array
+    plain: bool = True  # whether the inputs were its only argument
+
+
+# hook(index of the call, call) -> what the model sees in place of the call's outputs
+Hook = Callable[[int, Call], Array]
+
+
+class _Recorder:
+    def __init__(self, layers: dict[int, Path], hook: Hook | None):
+        self.layers = layers
+        self.hook = hook
+        self.calls: list[Call] = []
+
+    def tap(self, layer: Any, given: list[Any], outputs: Array) -> Array:
+        call = Call(self.layers[id(layer)], layer, given[0], outputs, plain=len(given) == 1)
+        self.calls.append(call)
+        return self.hook(len(self.calls) - 1, call) if self.hook else outputs
+
+
+@cache
+def _tapped(kind: type) -> type:
+    """A subclass of a layer's class that reports its calls to the recorder, if one is listening."""
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Array:
+        outputs = kind.__call__(self, *args, **kwargs)
+        recorder = _RECORDER.get()
+        # Inside an NNX transform (scan, jit, remat ...) the layer is a copy that the recorder does not know: what it
+        # sees there must not leave the transform.
+        if recorder is None or id(self) not in recorder.layers:
+            return outputs
+        return recorder.tap(self, [value for value in (*args, *kwargs.values()) if value is not None], outputs)
+
+    return type(kind.__name__, (kind,), {"__call__": call, "__module__": kind.__module__, "__doc__": kind.__doc__})
+
+
+def record(
+    model: nnx.Module, wanted: Callable[[Any], bool], run: Callable[[Any], Any], hook: Hook | None = None
+) -> tuple[Any, list[Call]]:
+    """`run(copy of model)` and the calls of all its wanted layers, in the order of execution.
+
+    Calls inside an NNX transform of the model's own are not recorded.
+    """
+    copy = nnx.clone(model)
+    layers: dict[int, Path] = {}
+    for path, layer in nnx.iter_modules(copy):
+        if wanted(layer):
+            layer.__class__ = _tapped(type(layer))
+            layers[id(layer)] = path
+    recorder = _Recorder(layers, hook)
+    token = _RECORDER.set(recorder)
+    try:
+        return run(copy), recorder.calls
+    finally:
+        _RECORDER.reset(token)
+
+
+def kind_of(layer: Any) -> type:
+    """The class of a layer as it was before it was tapped."""
+    kind = type(layer)
+    return kind.__bases__[0] if kind is _tapped(kind.__bases__[0]) else kind
+
+
+def call_shapes(model: nnx.Module, wanted: Callable[[Any], bool], inputs: Any) -> list[Call]:
+    """The calls with shapes in place of arrays: nothing is computed. `inputs` may be a `jax.ShapeDtypeStruct`."""
+    found: list[Call] = []
+
+    def shapes(x: Array) -> list[tuple[Array, Array]]:
+        _, calls = record(model, wanted, lambda m: m(x))
+        found.extend(calls)
+        return [(call.inputs, call.outputs) for call in calls]
+
+    pairs = jax.eval_shape(shapes, inputs)
+    return [replace(call, inputs=inputs, outputs=outputs) for call, (inputs, outputs) in zip(found, pairs, strict=True)]

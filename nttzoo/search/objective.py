@@ -1,0 +1,95 @@
+"""The loss of Neural Tangent Transfer, pure: how far a sparse student is from its dense teacher.
+
+    mean over batch and outputs of (f_student - f_teacher)^2
+  + kernel_weight * mean over all entries of (K_student(x1, x2) - K_teacher(x1, x2))^2
+  + weight_decay / density * sum of squared surviving weights
+
+f are logits; x1 and x2 are the two halves of the batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from nttzoo.nn import masked_layers
+from nttzoo.ntk.api import Tangents, outputs_and_kernel
+from nttzoo.ntk.distance import mean_squared_entry
+from nttzoo.ntk.factors import Outputs
+from nttzoo.ntk.sharding import Exchange
+
+
+class Behaviour(NamedTuple):
+    """What a network does on a batch: its outputs [n, o], and its kernel between the halves for r of the outputs."""
+
+    outputs: Float[Array, "n o"]
+    kernel: Float[Array, "n/2 n/2 r r"]
+
+
+class Terms(NamedTuple):
+    """The terms of the loss, before they are weighted."""
+
+    target: Any
+    kernel: Any
+    decay: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """How much the terms count: gamma^2 and beta of the paper, for means over entries."""
+
+    kernel_weight: float
+    weight_decay: float
+
+
+def behaviour(
+    model: nnx.Module,
+    x: Float[Array, "n ..."],
+    outputs: Outputs = None,
+    *,
+    tangents: Tangents = "all",
+    exchange: Exchange | None = None,
+) -> Behaviour:
+    """Outputs and kernel of a model in evaluation mode; `outputs` picks those whose kernel is looked at (None: all)."""
+    return Behaviour(*outputs_and_kernel(model, x, outputs, active=tangents == "active", exchange=exchange))
+
+
+def distances(
+    student: Behaviour, teacher: Behaviour, outputs: Outputs = None
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """(target, kernel): mean squared differences of outputs and of kernel entries, the latter estimated if r < o."""
+    target = jnp.mean(jnp.square(student.outputs - teacher.outputs))
+    return target, mean_squared_entry(student.kernel - teacher.kernel, outputs, student.outputs.shape[1])
+
+
+def surviving_squares(model: nnx.Module) -> Float[Array, ""]:
+    """The sum of squared surviving weights."""
+    squares = (jnp.sum(jnp.square(layer.masked_kernel())) for layer in masked_layers(model).values())
+    return sum(squares)  # type: ignore[return-value]
+
+
+def ntt_loss(
+    student: nnx.Module,
+    teacher: Behaviour,
+    x: Float[Array, "n ..."],
+    outputs: Outputs = None,
+    *,
+    density: float | Array,
+    weights: Weights,
+    tangents: Tangents = "all",
+    exchange: Exchange | None = None,
+) -> tuple[Float[Array, ""], Terms]:
+    """The loss of a student in evaluation mode on a batch, and its terms; `density` is the one aimed at.
+
+    `teacher` is the teacher's behaviour on the same batch and outputs. With an `exchange`, batch and behaviour are one
+    device's part, and the loss is the mean over devices of what each gets.
+    """
+    seen = behaviour(student, x, outputs, tangents=tangents, exchange=exchange)
+    target, kernel = distances(seen, teacher, outputs)
+    decay = surviving_squares(student)
+    loss = target + weights.kernel_weight * kernel + weights.weight_decay / density * decay
+    return loss, Terms(target, kernel, decay)

@@ -1,0 +1,139 @@
+"""Hyperparameters of the search per architecture and data set, as data: the paper's, and ours.
+
+`ntt` is the paper's method with its authors' values. `gradual` is the same, except that the density falls from a start
+value to the target over the first part of the search. `visual` is the paper's section 4.1: full-batch on 500 images.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nttzoo.architectures import ARCHITECTURES
+from nttzoo.data import SOURCES
+from nttzoo.errors import OptionError, UnknownName
+from nttzoo.ntk.api import Tangents, check_choice
+from nttzoo.registry import Registry
+from nttzoo.search.objective import Weights
+from nttzoo.sparsity.masks import check_density
+
+# (start density, target density, progress 0 ... 1) -> density
+Fall = Callable[[float, float, float], float]
+FALLS: Registry[Fall] = Registry("shape of the density's fall")
+
+
+@FALLS.register("geometric")
+def geometric(start: float, target: float, progress: float) -> float:
+    """The same factor at each refresh of the mask."""
+    return start * (target / start) ** progress
+
+
+@FALLS.register("linear")
+def linear(start: float, target: float, progress: float) -> float:
+    """The same number of weights at each refresh."""
+    return start + (target - start) * progress
+
+
+@FALLS.register("cubic")
+def cubic(start: float, target: float, progress: float) -> float:
+    """Fast at first, slow towards the end."""
+    return target + (start - target) * (1 - progress) ** 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(Weights):
+    """How to search.
+
+    `epochs`, `batch_size`, `learning_rate`: of Adam. `mask_every`: steps between refreshes of the mask.
+    `kernel_weight`, `weight_decay`: of the loss (gamma^2 and beta in the paper). `tangents`: "all" or "active".
+    `outputs`: how many outputs each image is given per step for the kernel (None: all). `start_density`, `fall`,
+    `fall_shape`: the density falls from the start to the target over this fraction of the steps (None: the target all
+    along). `held_out`: this fraction of the images, but at least 64, is kept aside to report kernel distances on.
+    """
+
+    name: str
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    mask_every: int = 100
+    tangents: Tangents = "all"
+    outputs: int | None = None
+    start_density: float | None = None
+    fall: float = 0.6
+    fall_shape: str = "geometric"
+    held_out: float = 0.002
+
+    def __post_init__(self) -> None:
+        for field in ("epochs", "mask_every"):
+            if getattr(self, field) < 1:
+                raise OptionError(f"{field} is {getattr(self, field)}; it must be 1 or more.")
+        if self.batch_size < 2 or self.batch_size % 2:
+            even = max(self.batch_size // 2 * 2, 2)
+            raise OptionError(
+                f"batch_size is {self.batch_size}; a kernel is taken between its two halves, so it must be even: "
+                f"for example {even} or {even + 2}."
+            )
+        if not self.learning_rate > 0:
+            raise OptionError(f"learning_rate is {self.learning_rate}; it must be positive.")
+        for field in ("kernel_weight", "weight_decay"):
+            if not getattr(self, field) >= 0:
+                raise OptionError(f"{field} is {getattr(self, field)}; it must be 0 or more.")
+        check_choice("tangents", self.tangents, ("all", "active"))
+        if self.outputs is not None and self.outputs < 1:
+            raise OptionError(f"outputs is {self.outputs}; it is the number of sampled outputs, 1 or more, or None.")
+        if self.start_density is not None:
+            check_density(self.start_density)
+        if not 0 < self.fall <= 1:
+            raise OptionError(f"fall is {self.fall}; it is the fraction of the steps in which the density falls.")
+        if not 0 <= self.held_out < 1:
+            raise OptionError(f"held_out is {self.held_out}; it is a fraction in [0, 1).")
+        FALLS[self.fall_shape]
+
+    def change(self, **values: object) -> Recipe:
+        """The same recipe with some values changed; those that are None stay."""
+        given = {field: value for field, value in values.items() if value is not None}
+        return dataclasses.replace(self, **given)  # type: ignore[arg-type]
+
+
+_LENET300 = Recipe(name="ntt", epochs=20, batch_size=64, learning_rate=5e-4, kernel_weight=1e-3, weight_decay=1e-4)
+_LENET5 = _LENET300.change(weight_decay=1e-5)
+_CONV4 = _LENET300.change(batch_size=32, weight_decay=1e-8)
+_VISUAL = Recipe(
+    name="visual", epochs=5000, batch_size=500, learning_rate=1e-3, kernel_weight=1e-5, weight_decay=0.0, held_out=0.0
+)
+# The embedded sample has a twelfth of MNIST's images: more epochs make up for some of the steps.
+_SMALL = {"epochs": 50}
+_GRADUAL = {"name": "gradual", "start_density": 0.05}
+
+PAPER: dict[tuple[str, str], Recipe] = {
+    ("lenet300", "mnist"): _LENET300,
+    ("lenet300", "fashion_mnist"): _LENET300,
+    ("lenet300", "mnist5k"): _LENET300.change(**_SMALL),
+    ("lenet5", "mnist"): _LENET5,
+    ("lenet5", "fashion_mnist"): _LENET5,
+    ("lenet5", "mnist5k"): _LENET5.change(**_SMALL),
+    ("conv4", "cifar10"): _CONV4,
+    ("conv4", "svhn"): _CONV4,
+}
+VISUAL: dict[str, Recipe] = {
+    "lenet300": _VISUAL,
+    "lenet5": _VISUAL.change(learning_rate=5e-4, kernel_weight=1e-6),
+}
+NAMES = ("ntt", "gradual")
+FALL_FIELDS = ("start_density", "fall", "fall_shape")
+
+
+def find(name: str, model: str, data: str) -> Recipe:
+    """The recipe `ntt` or `gradual` for an architecture on a data set."""
+    if name not in NAMES:
+        raise UnknownName("recipe", name, NAMES)
+    ARCHITECTURES[model], SOURCES[data]
+    if (model, data) not in PAPER:
+        known = ", ".join(f"{m} on {d}" for m, d in PAPER)
+        raise OptionError(
+            f"there is no recipe for {model} on {data}; there are recipes for {known}. For anything else, give "
+            "nttzoo.search.SearchConfig a nttzoo.search.recipes.Recipe of your own."
+        )
+    recipe = PAPER[model, data]
+    return recipe.change(**_GRADUAL) if name == "gradual" else recipe

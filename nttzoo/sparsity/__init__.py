@@ -1,0 +1,1 @@
+"""Masks, pruning and what they save."""

@@ -1,0 +1,44 @@
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from nttzoo import cli, data, search
+from nttzoo.errors import DataError, UnknownName
+from nttzoo.experiments import trajectories
+
+
+def test_gradient_descent_on_a_linear_model_by_hand():
+    model = nnx.Linear(1, 2, use_bias=False, rngs=nnx.Rngs(0))
+    model.kernel[...] = jnp.array([[1.0, -1.0]])
+    x, targets = jnp.array([[2.0], [1.0]]), jnp.zeros((2, 2))
+    found = trajectories.descend(model, x, targets, 2)
+    # loss = mean over 4 entries of f^2 / 2 = (4 w^2 + w^2) / 8 per weight; each step shrinks w by 1 - 0.01 * 5 / 4
+    shrink = 1 - trajectories.LEARNING_RATE * 5 / 4
+    for step in range(3):
+        w = shrink**step
+        np.testing.assert_allclose(found[step], [[2 * w, -2 * w], [w, -w]], rtol=1e-6)
+    assert model.kernel[0, 0] == 1
+
+
+@pytest.mark.parametrize("model", ["lenet300"])
+def test_the_students_path_is_nearer_to_the_teachers_than_a_random_networks(tmp_path, capsys, model):
+    out = tmp_path / "visual.json"
+    arguments = ["--model", model, "--epochs", "40", "--steps", "30", "--runs", str(tmp_path), "--out", str(out)]
+    cli.main(["visualise", *arguments])
+    content = json.loads(out.read_text())
+    distance = content["mean_distance_from_teacher"]
+    assert distance["student"] < distance["random"]
+    assert distance["linearised teacher"] < distance["random"]
+    assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    assert "student: mean distance" in capsys.readouterr().out
+
+
+def test_what_cannot_be_followed_is_refused():
+    with pytest.raises(UnknownName, match="lenet300"):
+        trajectories.follow("conv4", data.load("mnist5k"), journal=search.Journal())
+    few = data.from_arrays(*(np.zeros((9, 28, 28, 1), np.uint8), np.zeros(9, int)) * 2)
+    with pytest.raises(DataError, match="9 images of its first two classes; 500 are needed"):
+        trajectories.follow("lenet300", few, journal=search.Journal())
