@@ -16,11 +16,11 @@ def _recipe_values(options: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in every.items() if value is not None}
 
 
-def _density(options: argparse.Namespace) -> float:
+def _density(options: argparse.Namespace) -> float | dict[str, float]:
     """The density that `--prune` is to leave."""
     if options.prune == "dense":
         if options.density not in (None, 1):
-            raise OptionError(f"--density {options.density:g} needs a method: --prune random, magnitude, snip ...")
+            raise OptionError(f"--density {options.density} needs a method: --prune random, magnitude, snip ...")
         return 1.0
     return 0.03 if options.density is None else options.density
 
@@ -49,9 +49,8 @@ def train(options: argparse.Namespace) -> None:
     if options.start:
         trained = baselines.train_student(Path(options.start), dataset, config)
     else:
-        trained = baselines.train_baseline(
-            options.model, dataset, config, method=options.prune, density=_density(options), scheme=options.scheme
-        )
+        pruned = {"density": _density(options), "scheme": options.scheme, "exclude": options.dense_layers}
+        trained = baselines.train_baseline(options.model, dataset, config, method=options.prune, **pruned)
     print(trained)
     if options.start:
         print(f"Next, take it to other runtimes: nttzoo export {options.start} model.onnx")
@@ -71,6 +70,7 @@ def search(options: argparse.Namespace) -> None:
         data=options.data,
         densities=tuple(options.density),
         schemes=tuple(options.scheme),
+        exclude=tuple(options.dense_layers),
         seed=options.seed,
         recipe=recipes.find(options.recipe, options.model, options.data).change(**_recipe_values(options)),
     )
@@ -100,6 +100,7 @@ def compare(options: argparse.Namespace) -> None:
         seeds=tuple(options.seeds),
         train_epochs=options.train_epochs,
         dropout=not options.no_dropout,
+        exclude=tuple(options.dense_layers),
         change=_recipe_values(options),
     )
     out = provenance.check_writable(options.out)
@@ -265,8 +266,8 @@ def speedup(options: argparse.Namespace) -> None:
     model = architectures.create(options.model, rngs=options.seed)
     if options.prune in ("snip", "logit_snip"):
         raise NttzooError(f"{options.prune!r} needs data; `speedup` takes random, scaled_random or magnitude.")
-    density = _density(options)
+    where: dict[str, Any] = {"density": _density(options), "scheme": options.scheme, "exclude": options.dense_layers}
     if options.prune != "dense":
-        pruning.prune(model, options.prune, density=density, scheme=options.scheme, key=options.seed)
+        pruning.prune(model, options.prune, **where, key=options.seed)
     report = cost.speedup(model)
     print(json.dumps(report.to_dict()) if options.json else report)

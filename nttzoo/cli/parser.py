@@ -44,7 +44,8 @@ def make_parser() -> argparse.ArgumentParser:
     _data_options(compare)
     _several(compare, "--methods", str, ["ntt", "gradual", "random"], "ntt, gradual, dense, or a pruning method")
     _several(compare, "--density", float, [0.03], "fractions of weights kept")
-    _several(compare, "--scheme", str, ["layerwise"], "layerwise, global")
+    _several(compare, "--scheme", str, ["layerwise"], "layerwise, global, erk, budget")
+    _dense_layers_option(compare)
     _several(compare, "--seeds", int, [0], "one network, search and training each")
     compare.add_argument("--train-epochs", type=int, default=50, help="of the supervised phase (default: 50)")
     _dropout_option(compare)
@@ -126,8 +127,12 @@ def _search_parser(commands: Any) -> None:
     search.add_argument("--model", default="lenet300", help="the dense network: lenet300, lenet5 or conv4")
     search.add_argument("--data", default="mnist5k", help="images to search on: mnist5k (embedded), mnist, cifar10 ...")
     _data_options(search)
-    _several(search, "--density", float, [0.03], "fractions of weights kept; several students share one teacher")
-    _several(search, "--scheme", str, ["layerwise"], "layerwise, global or both")
+    kept = (
+        "fractions of weights kept, each a number or one per glob: 'conv*=0.02,*=0.1'; all students share one teacher"
+    )
+    _several(search, "--density", density, [0.03], kept)
+    _several(search, "--scheme", str, ["layerwise"], "layerwise, global, erk, budget")
+    _dense_layers_option(search)
     search.add_argument("--recipe", default="ntt", help="ntt: the paper's; gradual: the density falls (default: ntt)")
     search.add_argument("--seed", type=int, default=0, help="of the dense network and the batches (default: 0)")
     _recipe_options(search)
@@ -154,7 +159,9 @@ def _recipe_options(parser: argparse.ArgumentParser) -> None:
     values.add_argument("--fall-shape", help="gradual: geometric, linear or cubic")
 
 
-def _several(parser: argparse.ArgumentParser, option: str, kind: type, default: list[Any], text: str) -> None:
+def _several(
+    parser: argparse.ArgumentParser, option: str, kind: Callable[[str], Any], default: list[Any], text: str
+) -> None:
     shown = " ".join(map(str, default))
     parser.add_argument(option, type=kind, nargs="+", default=default, help=f"{text} (default: {shown})")
 
@@ -173,9 +180,27 @@ def _model_options(parser: argparse.ArgumentParser) -> None:
         default="dense",
         help="random, scaled_random, magnitude, snip, logit_snip, or dense (default: no pruning)",
     )
-    parser.add_argument("--density", type=float, help="fraction of weights that --prune keeps (default: 0.03)")
-    parser.add_argument("--scheme", default="layerwise", help="layerwise or global (default: layerwise)")
+    parser.add_argument(
+        "--density",
+        type=density,
+        help="fraction of weights that --prune keeps, or one per glob: 'conv*=0.02,*=0.1' (default: 0.03)",
+    )
+    parser.add_argument("--scheme", default="layerwise", help="layerwise, global, erk or budget (default: layerwise)")
+    _dense_layers_option(parser)
     parser.add_argument("--seed", type=int, default=0, help="seeds weights, masks, split, order, dropout (default: 0)")
+
+
+def _dense_layers_option(parser: argparse.ArgumentParser) -> None:
+    text = "globs over the paths of layers that stay dense, such as linear2 'conv*' (default: none)"
+    parser.add_argument("--dense-layers", nargs="+", default=[], metavar="GLOB", help=text)
+
+
+def density(text: str) -> float | dict[str, float]:
+    """A density as people type it: 0.03, or one for each glob over layer paths, 'conv*=0.02,*=0.1'."""
+    if "=" not in text:
+        return float(text)
+    pairs = (part.rsplit("=", 1) for part in text.split(","))
+    return {pattern.strip(): float(value) for pattern, value in pairs}
 
 
 def _dropout_option(parser: argparse.ArgumentParser) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from nttzoo import architectures, search, training
 from nttzoo._util import console
 from nttzoo.data import Dataset
 from nttzoo.sparsity import cost, masks, pruning
+from nttzoo.sparsity.schemes import Density
 
 SCORING_IMAGES = {"cifar10": 128, "svhn": 128}
 
@@ -66,16 +68,18 @@ def train_baseline(
     config: training.TrainConfig,
     *,
     method: str = "dense",
-    density: float = 1.0,
+    density: Density = 1.0,
     scheme: str = "layerwise",
+    exclude: Sequence[str] = (),
 ) -> Trained:
     """Creates an architecture for the data set, prunes it by a method ("dense": not at all) and trains it."""
     network = architectures.create(model, num_classes=data.num_classes, input_shape=data.input_shape, rngs=config.seed)
     settings: dict[str, Any] = {"model": model, "method": method, "scheme": scheme}
     if method != "dense":
         batch = scoring_batch(data, config.seed)
-        pruning.prune(network, method, density=density, scheme=scheme, batch=batch, key=config.seed)
-        settings["density"] = density
+        where: dict[str, Any] = {"density": density, "scheme": scheme, "exclude": exclude}
+        pruning.prune(network, method, **where, batch=batch, key=config.seed)
+        settings |= {"density": density} | ({"exclude": list(exclude)} if exclude else {})
     return train_network(network, data, config, settings)
 
 

@@ -23,11 +23,12 @@ from nttzoo.data import Dataset
 from nttzoo.errors import OptionError, RunError, UnknownName
 from nttzoo.experiments import baselines
 from nttzoo.search import recipes
-from nttzoo.sparsity.masks import SCHEMES, check_density
 from nttzoo.sparsity.pruning import METHODS
+from nttzoo.sparsity.schemes import SCHEMES, check_density
 from nttzoo.training import TrainConfig
 
-EVEN = [name for name, method in METHODS.items() if method.even]  # alike under either scheme
+EVEN = [name for name, method in METHODS.items() if method.even]
+ALIKE = ("layerwise", "global")  # schemes under which the methods above do the same
 
 Case = dict[str, Any]
 
@@ -48,9 +49,10 @@ class Comparison:
     train_epochs: int
     change: dict[str, Any]
     dropout: bool = True
+    exclude: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("methods", "densities", "schemes", "seeds"):
+        for name in ("methods", "densities", "schemes", "seeds", "exclude"):
             values = getattr(self, name)
             if len(set(values)) < len(values):
                 raise OptionError(f"{name} names something twice: {', '.join(map(str, values))}.")
@@ -83,7 +85,11 @@ class Comparison:
         change = {k: v for k, v in self.change.items() if method == "gradual" or k not in recipes.FALL_FIELDS}
         recipe = recipes.find(method, self.model, self.data).change(**change)
         names: dict[str, Any] = {"model": self.model, "data": self.data}
-        return search.SearchConfig(**names, densities=self.densities, schemes=self.schemes, seed=seed, recipe=recipe)
+        return search.SearchConfig(**names, **self.pruned(), seed=seed, recipe=recipe)
+
+    def pruned(self) -> dict[str, Any]:
+        """What the students of one search are."""
+        return {"densities": self.densities, "schemes": self.schemes, "exclude": self.exclude}
 
     def training(self, seed: int) -> TrainConfig:
         """The supervised phase, alike for all methods."""
@@ -105,9 +111,15 @@ class Comparison:
                 if method == "dense":
                     yield {"method": method, "seed": seed}
                     continue
-                for scheme in self.schemes[:1] if method in EVEN else self.schemes:
+                for scheme in distinct(self.schemes) if method in EVEN else self.schemes:
                     for density in self.densities:
                         yield {"method": method, "seed": seed, "scheme": scheme, "density": density}
+
+
+def distinct(schemes: tuple[str, ...]) -> list[str]:
+    """The schemes without those under which random masks are distributed as under an earlier one."""
+    alike = [scheme for scheme in schemes if scheme in ALIKE]
+    return [scheme for scheme in schemes if scheme not in alike[1:]]
 
 
 def run(
@@ -248,7 +260,9 @@ def _train(
         measured["search_steps"] = summary.content["steps"]
     else:
         pruned = {key: case[key] for key in ("density", "scheme") if key in case}
-        trained = baselines.train_baseline(comparison.model, dataset, config, method=case["method"], **pruned)
+        trained = baselines.train_baseline(
+            comparison.model, dataset, config, method=case["method"], exclude=comparison.exclude, **pruned
+        )
     measured["validation_accuracy"] = trained.history.validation_accuracy[-1]
     measured["test_accuracy"] = trained.history.test_accuracy[-1]
     return {**measured, "train_seconds": round(sum(trained.history.seconds), 1)}

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -17,7 +19,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float
 
-from nttzoo.errors import ModelError
+from nttzoo.errors import ModelError, OptionError
 from nttzoo.ops.convolution import conv_general_dilated
 
 Path = tuple[Any, ...]
@@ -101,16 +103,18 @@ def _add_full_mask(layer: Any) -> None:
 _MASKED: dict[type, type] = {nnx.Linear: Linear, nnx.LinearGeneral: LinearGeneral, nnx.Conv: Conv}
 
 
-def sparsify(model: M, *, copy: bool = True) -> M:
+def sparsify(model: M, *, exclude: Sequence[str] = (), copy: bool = True) -> M:
     """Gives every Linear, LinearGeneral and Conv of any NNX module a full mask; weights and outputs stay the same.
 
-    Layers inside attention, recurrent cells and lists are found too. With `copy=False` the model itself is changed.
-    A subclass of these layers with a forward pass of its own is left dense, with a warning.
+    Layers inside attention, recurrent cells and lists are found too. Those whose path matches a glob of `exclude`, such
+    as ["head", "stem.*"], stay as they are. With `copy=False` the model itself is changed. A subclass of these layers
+    with a forward pass of its own is left dense, with a warning.
     """
     model = nnx.clone(model) if copy else model
+    excluded = matching([path for path, layer in nnx.iter_modules(model) if isinstance(layer, tuple(_MASKED))], exclude)
     left: list[str] = []
     for path, layer in nnx.iter_modules(model):
-        if is_masked(layer):
+        if is_masked(layer) or path in excluded:
             continue
         if masked := _MASKED.get(type(layer)):
             if getattr(layer, "conv_general_dilated", None) is jax.lax.conv_general_dilated:
@@ -145,6 +149,20 @@ def densify(model: M) -> M:
 def path_name(path: Path) -> str:
     """A layer's place in its model as people write it: ("layers", 0) -> "layers.0"."""
     return ".".join(map(str, path)) or "(the model itself)"
+
+
+def matching(paths: Sequence[Path], patterns: Sequence[str]) -> set[Path]:
+    """Those of the layers' paths that match some glob, such as "blocks.*"; an error if one matches none."""
+    if isinstance(patterns, str):
+        raise OptionError(f"globs over layer paths are a list: write [{patterns!r}].")
+    found: set[Path] = set()
+    for pattern in patterns:
+        these = {path for path in paths if fnmatchcase(path_name(path), pattern)}
+        if not these:
+            names = ", ".join(map(path_name, paths))
+            raise OptionError(f"no layer's path matches {pattern!r}. The prunable layers are: {names}.")
+        found |= these
+    return found
 
 
 def is_masked(layer: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -11,7 +12,15 @@ from nttzoo.architectures import check_seed
 from nttzoo.errors import OptionError
 from nttzoo.search import recipes
 from nttzoo.search.recipes import Recipe
-from nttzoo.sparsity.masks import SCHEMES, check_density
+from nttzoo.sparsity.schemes import (
+    Density,
+    Scheme,
+    check_densities,
+    density_name,
+    find_scheme,
+    glob_name,
+    scheme_name,
+)
 
 EVALUATION_IMAGES = 64
 
@@ -19,13 +28,13 @@ EVALUATION_IMAGES = 64
 class Target(NamedTuple):
     """What one student is to become."""
 
-    density: float
-    scheme: str
+    density: Density
+    scheme: str | Scheme
 
     @property
     def name(self) -> str:
         """As entries of the zoo are called: "3pct-layerwise", "0.5pct-global"."""
-        return f"{100 * self.density:.6g}pct-{self.scheme}"
+        return f"{density_name(self.density)}pct-{scheme_name(self.scheme)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,26 +42,32 @@ class SearchConfig:
     """One teacher (an architecture's seed) and its students: all `densities` in all `schemes`, with one recipe.
 
     `recipe` is a name ("ntt", "gradual"), looked up for model and data set, or a `Recipe`. `transfer` takes teacher and
-    images as arguments, and of `model` and `data` only looks at what the recipe's name needs.
+    images as arguments, and of `model` and `data` only looks at what the recipe's name needs. A density is a number, or
+    one for each glob over layer paths, such as {"blocks.*": 0.02, "*": 0.1}; a scheme is a name or a function (see
+    `nttzoo.schemes`); the layers whose paths match a glob of `exclude` stay dense.
     """
 
     model: str = "lenet300"
     data: str = "mnist5k"
-    densities: tuple[float, ...] = (0.03,)
-    schemes: tuple[str, ...] = ("layerwise",)
+    densities: tuple[Density, ...] = (0.03,)
+    schemes: tuple[str | Scheme, ...] = ("layerwise",)
+    exclude: tuple[str, ...] = ()
     seed: int = 0
     recipe: Recipe = field(default="ntt")  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         if isinstance(self.recipe, str):
             object.__setattr__(self, "recipe", recipes.find(self.recipe, self.model, self.data))
-        object.__setattr__(self, "densities", tuple(check_density(density) for density in self.densities))
+        object.__setattr__(self, "densities", tuple(check_densities(density) for density in self.densities))
         object.__setattr__(self, "schemes", tuple(self.schemes))
+        if isinstance(self.exclude, str):
+            raise OptionError(f"globs over layer paths are a list: write exclude=[{self.exclude!r}].")
+        object.__setattr__(self, "exclude", tuple(self.exclude))
         for scheme in self.schemes:
-            SCHEMES[scheme]
+            find_scheme(scheme)
         if not self.targets:
             raise OptionError("nothing to search for: give at least one density and one scheme.")
-        if len(set(self.targets)) < len(self.targets):
+        if len({target.name for target in self.targets}) < len(self.targets):
             raise OptionError(f"each student once: densities {self.densities}, schemes {self.schemes}.")
         check_seed(self.seed)
 
@@ -64,13 +79,17 @@ class SearchConfig:
     @property
     def name(self) -> str:
         """For folders: says what is in it."""
-        densities = "+".join(f"{100 * density:.6g}" for density in self.densities)
-        return f"{self.model}-{self.data}-{densities}pct-{'+'.join(self.schemes)}-{self.recipe.name}-seed{self.seed}"
+        densities, schemes = "+".join(map(density_name, self.densities)), "+".join(map(scheme_name, self.schemes))
+        dense = "".join(f"-dense.{glob_name(pattern)}" for pattern in self.exclude)
+        return f"{self.model}-{self.data}-{densities}pct-{schemes}{dense}-{self.recipe.name}-seed{self.seed}"
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: all that a run depends on, but data and devices."""
-        content = asdict(self)
-        return {**content, "densities": list(self.densities), "schemes": list(self.schemes)}
+        content = {**asdict(self), "densities": list(self.densities), "schemes": list(map(scheme_name, self.schemes))}
+        # Left out where there is none: runs from before layers could be excluded go on.
+        return {key: value for key, value in content.items() if key != "exclude"} | (
+            {"exclude": list(self.exclude)} if self.exclude else {}
+        )
 
 
 @dataclass(frozen=True)
@@ -95,7 +114,7 @@ class Plan:
             )
         return cls(recipe, left, held, recipe.epochs * math.ceil(left / recipe.batch_size))
 
-    def check_fall(self, densities: tuple[float, ...]) -> None:
+    def check_fall(self, densities: tuple[Density, ...]) -> None:
         """Says so if some density is to fall for longer than masks are refreshed."""
         recipe, until = self.recipe, self.recipe.fall * self.steps
         falls = any(self.density(target, 0) != target for target in densities)
@@ -124,8 +143,13 @@ class Plan:
         """The next step at which something happens between steps: a refresh or a line of metrics, or the end."""
         return min((step // self.recipe.mask_every + 1) * self.recipe.mask_every, self.steps)
 
-    def density(self, target: float, step: int) -> float:
-        """The density of a mask taken when `step` steps are done."""
+    def density(self, target: Density, step: int) -> Density:
+        """The density, or densities, of a mask taken when `step` steps are done."""
+        if isinstance(target, Mapping):
+            return {pattern: self._density(value, step) for pattern, value in target.items()}
+        return self._density(target, step)
+
+    def _density(self, target: float, step: int) -> float:
         start = self.recipe.start_density
         if start is None or start <= target:
             return target

@@ -16,7 +16,7 @@ from nttzoo.errors import OptionError, UnknownName
 from nttzoo.ntk.api import Tangents, check_choice
 from nttzoo.registry import Registry
 from nttzoo.search.objective import Weights
-from nttzoo.sparsity.masks import check_density
+from nttzoo.sparsity.schemes import check_density
 
 # (start density, target density, progress 0 ... 1) -> density
 Fall = Callable[[float, float, float], float]

@@ -18,6 +18,7 @@ from nttzoo.search.loop import SAVE_SECONDS, Found, prepare, transfer
 from nttzoo.search.run_folder import Journal
 from nttzoo.search.students import Preprocess
 from nttzoo.sparsity import cost, masks
+from nttzoo.sparsity.schemes import scheme_name
 
 DRY_STEPS = 3
 DISTANCES = ("kernel_before", "kernel_after", "target_before", "target_after")
@@ -149,7 +150,7 @@ def _write(found: Found, config: SearchConfig, folder: Path, seconds: float) -> 
             "architecture": config.model,
             "data": config.data,
             "density": student.target.density,
-            "scheme": student.target.scheme,
+            "scheme": scheme_name(student.target.scheme),
             "recipe": config.recipe.name,
             "seed": config.seed,
         }

@@ -20,14 +20,15 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Integer, Key, Num
 
 from nttzoo.errors import ModelError, OptionError
-from nttzoo.nn import Mask, masked_layers, set_masks, sparsify, split_masked
+from nttzoo.nn import Mask, Path, masked_layers, set_masks, sparsify, split_masked
 from nttzoo.ntk.api import check_inputs, empirical_ntk
 from nttzoo.ntk.distance import entries, spread_outputs
 from nttzoo.ntk.sharding import Exchange
-from nttzoo.search.config import EVALUATION_IMAGES, Plan, SearchConfig
+from nttzoo.search.config import EVALUATION_IMAGES, Plan, SearchConfig, Target
 from nttzoo.search.devices import AXIS
 from nttzoo.search.objective import Behaviour, Terms, behaviour, distances, ntt_loss
-from nttzoo.sparsity import masks, pruning
+from nttzoo.sparsity import masks, pruning, schemes
+from nttzoo.sparsity.schemes import Density, Groups
 
 Preprocess = Callable[[Num[Array, "n ..."]], Float[Array, "n ..."]]
 LOGIT_SNIP_IMAGES = 128
@@ -105,9 +106,14 @@ class Students:
             raise ModelError("the teacher is sparse already; a search starts from a dense one.")
         self.graph, params, self.full_masks, self.others = split_masked(teacher)
         self.teacher_params = self._everywhere(params)
-        self.sizes = {path: layer.kernel.size for path, layer in masked_layers(teacher).items()}
         example = preprocess(jnp.asarray(images[:2]))
         check_inputs(teacher, example, None)
+        self.layers = schemes.describe(teacher, jax.ShapeDtypeStruct((1, *example.shape[1:]), example.dtype))
+        self.groups = [self._groups(target, target.density) for target in config.targets]
+        self.densities = [
+            schemes.overall_density(groups, target.density)
+            for groups, target in zip(self.groups, config.targets, strict=True)
+        ]
         self.num_outputs = jax.eval_shape(lambda x: nnx.clone(teacher)(x), example).shape[1]
         if self.recipe.outputs is not None and self.recipe.outputs > self.num_outputs:
             raise OptionError(f"cannot sample {self.recipe.outputs} of {self.num_outputs} outputs.")
@@ -120,23 +126,28 @@ class Students:
         self.key = self._everywhere(jax.random.key_data(jax.random.key(config.seed)))
         self.cached = self._everywhere(self._teacher_on_all(images)) if self._cache_pays() else None
         self._advance = self._compiled()
-        self._refresh = {scheme: jax.jit(partial(self._new_mask, scheme)) for scheme in config.schemes}
+        self._refresh = [jax.jit(partial(self._new_mask, [g.paths for g in groups])) for groups in self.groups]
         self._evaluate = jax.jit(self._distances)
 
     def start(self, *, density_at: int = 0) -> States:
-        """Before the first step: the teacher's weights, and masks by magnitude or, for `global`, by Logit-SNIP.
+        """Before the first step: the teacher's weights, and masks by magnitude.
+
+        Magnitudes of different layers say little: where layers compete, as under `global`, masks are by Logit-SNIP.
 
         The masks have the density that the plan has for step `density_at`.
         """
         states = []
-        for target in self.config.targets:
+        for target, groups in zip(self.config.targets, self.groups, strict=True):
             student = nnx.clone(self.teacher)
-            density = self.plan.density(target.density, density_at)
-            if target.scheme == "global":
-                batch = self.preprocess(jnp.asarray(self.scoring))
-                pruning.prune(student, "logit_snip", density=density, scheme="global", batch=batch)
-            else:
-                pruning.prune(student, "magnitude", density=density, scheme=target.scheme)
+            method = "logit_snip" if _compete(groups) else "magnitude"
+            pruning.prune(
+                student,
+                method,
+                density=self.plan.density(target.density, density_at),
+                scheme=target.scheme,
+                exclude=self.config.exclude,
+                batch=self.preprocess(jnp.asarray(self.scoring)),
+            )
             _, params, kept, _ = split_masked(student)
             states.append(State(params, kept, self.optimizer.init(params), _zeros(), jnp.zeros((), jnp.int32)))
         return self._everywhere(tuple(states))
@@ -152,12 +163,11 @@ class Students:
     def refresh(self, states: States, step: int) -> States:
         """Takes every student's mask anew from its magnitudes, at the density that the plan has for this step."""
         refreshed = []
-        for state, target in zip(states, self.config.targets, strict=True):
-            density = self.plan.density(target.density, step)
-            counts = np.array(masks.kept_counts(self.sizes, density, target.scheme), np.int32)
-            kept, churn = self._refresh[target.scheme](state.params, state.masks, counts)
+        for state, target, take in zip(states, self.config.targets, self._refresh, strict=True):
+            groups = self._groups(target, self.plan.density(target.density, step))
+            kept, churn = take(state.params, state.masks, np.array([group.kept for group in groups], np.int32))
             refreshed.append(replace(state, masks=kept, churn=churn))
-            if target.scheme == "global":
+            if _compete(groups):
                 masks.warn_of_empty_layers({path[:-1]: mask[...] for path, mask in nnx.to_flat_state(kept)})
         return tuple(refreshed)
 
@@ -178,6 +188,9 @@ class Students:
     def merged(self, params: Any, kept: Any) -> Any:
         """The model that has these parameters and masks."""
         return nnx.merge(self.graph, params, kept, self.others, copy=True)
+
+    def _groups(self, target: Target, density: Density) -> Groups:
+        return schemes.allocate(self.layers, density, target.scheme, self.config.exclude)
 
     # What runs on the devices.
 
@@ -220,8 +233,7 @@ class Students:
                 seen = behaviour(teacher, x, own, exchange=self.exchange)
             else:
                 seen = _looked_up(cached, mine, batch[len(batch) // 2 :], own, outputs)
-            targets = self.config.targets
-            return tuple(self._step(s, t.density, seen, x, own) for s, t in zip(states, targets, strict=True))
+            return tuple(self._step(s, p, seen, x, own) for s, p in zip(states, self.densities, strict=True))
 
         return lax.fori_loop(start, stop, step, states)
 
@@ -247,11 +259,10 @@ class Students:
         seen = Sums(**terms._asdict(), gradient=optax.tree.norm(grads))
         return replace(state, params=params, optimizer=optimizer, sums=jax.tree.map(jnp.add, state.sums, seen))
 
-    def _new_mask(self, scheme: str, params: Any, kept: Any, counts: Array) -> tuple[Any, Array]:
+    def _new_mask(self, groups: list[list[Path]], params: Any, kept: Any, counts: Array) -> tuple[Any, Array]:
         """The mask of the largest magnitudes, and how many weights entered or left."""
         model = self.merged(params, kept)
         layers = masked_layers(model)
-        groups = masks.find_scheme(scheme)(list(layers))
         made = masks.keep_in_groups(pruning.magnitude_scores(model), groups, list(counts))
         changed: Any = sum(jnp.sum(made[path] != layer.mask[...], dtype=jnp.int32) for path, layer in layers.items())
         set_masks(model, made)
@@ -284,6 +295,11 @@ def _looked_up(cached: Behaviour, mine: Array, columns: Array, own: Array | None
     if own is not None and outputs is not None:
         kernel = entries(kernel, own[: len(rows)], outputs[len(columns) :])
     return Behaviour(cached.outputs[mine], kernel)
+
+
+def _compete(groups: Groups) -> bool:
+    """Whether some layer has no count of its own."""
+    return any(len(group.layers) > 1 for group in groups)
 
 
 def _zeros() -> Sums:

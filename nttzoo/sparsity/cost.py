@@ -18,9 +18,9 @@ from flax import nnx
 from jaxtyping import Array, Bool
 
 from nttzoo._util import console
-from nttzoo.errors import ModelError, ShapeError
+from nttzoo.errors import ShapeError
 from nttzoo.nn import Path, is_masked, masked_layers, merge_params, path_name, split_params
-from nttzoo.nn.taps import call_shapes, record
+from nttzoo.nn.taps import call_shapes, positions_of, record
 
 PROBES = 8
 
@@ -103,23 +103,9 @@ def speedup(model: nnx.Module, input_shape: tuple[int, ...] | None = None) -> Sp
     if shape is None:
         raise ShapeError(f"{type(model).__name__} does not say its input shape: give input_shape=(28, 28, 1), say.")
     layers = masked_layers(model)
+    positions = positions_of(model, jax.ShapeDtypeStruct((1, *shape), jnp.float32))
     frozen = nnx.clone(model)
     frozen.eval()
-    image = jax.ShapeDtypeStruct((1, *shape), jnp.float32)
-    try:
-        calls = call_shapes(frozen, is_masked, image)
-    except (TypeError, ValueError) as error:
-        raise ShapeError(f"{type(model).__name__} does not take an image of shape {tuple(shape)}: {error}") from error
-
-    # Each weight takes part once per output position, in every call of its layer.
-    positions = dict.fromkeys(layers, 0)
-    for call in calls:
-        positions[call.path] += call.outputs.size // math.prod(call.layer.output_units())
-    uncalled = [path_name(path) for path, count in positions.items() if count == 0]
-    if len(uncalled) == len(layers):
-        raise ModelError(
-            f"no layer of {type(model).__name__} could be observed: are they called inside an NNX transform?"
-        )
     alive = _alive_weights(frozen, tuple(shape))
     return Speedup(
         tuple(

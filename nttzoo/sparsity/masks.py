@@ -1,10 +1,9 @@
-"""Scores + density + scheme -> masks: the only top-k in the project; and how dense a model is."""
+"""Scores and counts -> masks: the only top-k in the project; and how dense a model is."""
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import jax.numpy as jnp
@@ -14,34 +13,11 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Shaped, UInt
 
 from nttzoo._util import console
-from nttzoo.errors import DensityError
 from nttzoo.nn import Path, masked_layers, path_name
-from nttzoo.registry import Registry
+from nttzoo.sparsity.schemes import Groups
 
 Scores = Mapping[Path, Float[Array, "..."]]
 Masks = dict[Path, Bool[Array, "..."]]
-Groups = list[list[Path]]
-# (all layers' paths) -> groups of layers that compete with each other: each group has one threshold
-Scheme = Callable[[Sequence[Path]], Groups]
-
-SCHEMES: Registry[Scheme] = Registry("scheme")
-
-
-@SCHEMES.register("layerwise")
-def layerwise(paths: Sequence[Path]) -> Groups:
-    """Every layer keeps the same fraction of its weights."""
-    return [[path] for path in paths]
-
-
-@SCHEMES.register("global")
-def across_layers(paths: Sequence[Path]) -> Groups:
-    """One threshold over all layers: weights survive wherever they are."""
-    return [list(paths)]
-
-
-def find_scheme(scheme: str | Scheme) -> Scheme:
-    """A scheme by its name; a function of one's own is returned as it is."""
-    return SCHEMES[scheme] if isinstance(scheme, str) else scheme
 
 
 def keep_largest(scores: Shaped[Array, "..."], count: int | Array) -> Bool[Array, "..."]:
@@ -74,38 +50,7 @@ def _as_ranks(values: Shaped[Array, " n"]) -> UInt[Array, " n"]:
     return lax.bitcast_convert_type(values, unsigned) ^ sign
 
 
-def survivors(density: float, size: int) -> int:
-    """How many of `size` weights a density keeps: round(density * size)."""
-    return round(density * size)
-
-
-def check_density(density: float) -> float:
-    """Returns the density as a float, or says what is wrong with it."""
-    if isinstance(density, bool) or not isinstance(density, int | float | np.number) or not 0 < density <= 1:
-        raise DensityError(
-            f"density {density!r} is not in (0, 1]. density is the fraction of weights KEPT: 0.03 keeps 3 %."
-        )
-    return float(density)
-
-
-def kept_counts(sizes: Mapping[Path, int], density: float, scheme: str | Scheme) -> list[int]:
-    """How many weights each group of a scheme keeps, given the layers' sizes; an error if a group would be empty."""
-    density = check_density(density)
-    groups = find_scheme(scheme)(list(sizes))
-    smallest = min(groups, key=lambda group: sum(sizes[path] for path in group))
-    size = sum(sizes[path] for path in smallest)
-    if survivors(density, size) == 0:
-        least = math.ceil(1e6 * 0.5000001 / size) / 1e6
-        if len(smallest) > 1:
-            raise DensityError(f"density {density:g} of {size} weights keeps none. Choose at least {least:g}.")
-        raise DensityError(
-            f"density {density:g} would leave layer '{path_name(smallest[0])}' ({size} weights) empty. "
-            f"Layerwise, this model needs a density of at least {least:g}; the scheme 'global' may go lower."
-        )
-    return [survivors(density, sum(sizes[path] for path in group)) for group in groups]
-
-
-def keep_in_groups(scores: Scores, groups: Groups, counts: Sequence[int | Array]) -> Masks:
+def keep_in_groups(scores: Scores, groups: Sequence[Sequence[Path]], counts: Sequence[int | Array]) -> Masks:
     """Keeps, in each group of layers, its count of largest scores; ties go to the earlier layer, then the lower index.
 
     Counts may be traced: under jit, one compilation serves all densities.
@@ -119,10 +64,9 @@ def keep_in_groups(scores: Scores, groups: Groups, counts: Sequence[int | Array]
     return {path: masks[path] for path in scores}
 
 
-def make_masks(scores: Scores, density: float, scheme: str | Scheme = "layerwise") -> Masks:
-    """Masks of the scores' shapes with exactly round(density * size) survivors in each of the scheme's groups."""
-    counts = kept_counts({path: layer.size for path, layer in scores.items()}, density, scheme)
-    return keep_in_groups(scores, find_scheme(scheme)(list(scores)), counts)
+def make_masks(scores: Scores, groups: Groups) -> Masks:
+    """Masks of the scores' shapes, with exactly as many survivors as `schemes.allocate` gave each group."""
+    return keep_in_groups(scores, [group.paths for group in groups], [group.kept for group in groups])
 
 
 def warn_of_empty_layers(masks: Masks) -> None:

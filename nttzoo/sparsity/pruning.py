@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -16,7 +16,9 @@ from jaxtyping import Array, Float
 from nttzoo.errors import ModelError, OptionError, ShapeError
 from nttzoo.nn import Path, masked_layers, merge_params, path_name, set_masks, split_params
 from nttzoo.registry import Registry
-from nttzoo.sparsity.masks import Scheme, Scores, check_density, find_scheme, make_masks, warn_of_empty_layers
+from nttzoo.sparsity import schemes
+from nttzoo.sparsity.masks import Scores, make_masks, warn_of_empty_layers
+from nttzoo.sparsity.schemes import Density, Scheme
 
 M = TypeVar("M", bound=nnx.Module)
 Batch = Array | tuple[Array, Array] | None
@@ -27,14 +29,15 @@ class Method:
     """How a pruning method ranks weights.
 
     `score(model, batch, key)` gives an array of scores for each prunable kernel; `batch` is just what the method
-    `needs`: None, images [n, ...], or (images, labels [n]). A method with `even` keeps the same fraction of each layer
-    under either scheme. `redraw(model, density, key)`, if given, gives new kernels.
+    `needs`: None, images [n, ...], or (images, labels [n]). A method with `even` keeps the same fraction of all layers
+    that compete with each other: under `global` of all. `redraw(model, densities per layer, key)`, if given, gives new
+    kernels.
     """
 
     score: Callable[[nnx.Module, Any, Array], Scores]
     needs: Literal["nothing", "images", "labels"]
     even: bool = False
-    redraw: Callable[[nnx.Module, float, Array], dict[Path, Array]] | None = None
+    redraw: Callable[[nnx.Module, Mapping[Path, float], Array], dict[Path, Array]] | None = None
 
 
 METHODS: Registry[Method] = Registry("pruning method")
@@ -44,20 +47,40 @@ def prune(
     model: M,
     method: str | Method,
     *,
-    density: float,
+    density: Density,
     scheme: str | Scheme = "layerwise",
+    exclude: Sequence[str] = (),
     batch: Batch = None,
     key: Array | int | None = None,
+    input_shape: tuple[int, ...] | None = None,
 ) -> M:
-    """Sets the masks of `model`, in place, to the `density` best weights of a method; returns the model.
+    """Sets the masks of `model`, in place, to the best weights of a method, and returns the model.
 
-    `batch` is images [n, ...], or (images, labels) for methods that need labels. `key` seeds the random methods: a JAX
-    key or a number. If anything is wrong with the arguments, the model stays as it was.
+    Args:
+      model: any NNX module with masked layers (see `nttzoo.sparsify`).
+      method: a name in `METHODS`, or a `Method`.
+      density: fraction of weights to keep, in (0, 1]; or one for each glob over layer paths, such as
+        {"blocks.*": 0.02, "*": 0.1}, of which the first that matches a layer counts.
+      scheme: "layerwise", "global", "erk", "budget", or a function of one's own (see `nttzoo.schemes`).
+      exclude: globs over the paths of layers that stay dense, such as ["head", "stem.*"].
+      batch: images [n, ...], or (images, labels [n]) for methods that need labels.
+      key: seeds the random methods: a JAX key or a number.
+      input_shape: of one example, for schemes that count multiply-adds; by default the model's own, or the batch's.
+
+    Raises:
+      DensityError: if a layer would be left without weights.
+      OptionError: if a glob matches no layer. If anything is wrong, the model stays as it was.
+
+    Example:
+      >>> prune(model, "magnitude", density={"head": 0.3, "*": 0.01}, exclude=["stem"])
     """
     chosen = METHODS[method] if isinstance(method, str) else method
     name = method if isinstance(method, str) else "of your own"
-    density = check_density(density)
-    scheme = find_scheme(scheme)
+    images = batch[0] if isinstance(batch, tuple) else batch
+    example: Any = input_shape
+    if input_shape is None and images is not None and not hasattr(model, "input_shape"):
+        example = jax.ShapeDtypeStruct((1, *jnp.shape(images)[1:]), jnp.result_type(images))
+    groups = schemes.allocate(schemes.describe(model, example), density, scheme, exclude, even=chosen.even)
     seen = _what_it_may_see(batch, chosen.needs, name)
     if isinstance(key, int | np.integer):
         key = jax.random.key(int(key))
@@ -76,8 +99,8 @@ def prune(
             raise ModelError(
                 f"the scores of layer '{path_name(path)}' are not finite: look for NaN in weights and batch."
             )
-    masks = make_masks(scores, density, "layerwise" if chosen.even else scheme)
-    kernels = chosen.redraw(model, density, redraw_key) if chosen.redraw else {}
+    masks = make_masks(scores, groups)
+    kernels = chosen.redraw(model, schemes.densities(groups), redraw_key) if chosen.redraw else {}
 
     warn_of_empty_layers(masks)
     for path, kernel in kernels.items():
@@ -162,14 +185,16 @@ def _sensitivity(model: nnx.Module, quantity: Callable[[Any], Array]) -> Scores:
     }
 
 
-def he_kernels(model: nnx.Module, density: float, key: Array) -> dict[Path, Array]:
+def he_kernels(model: nnx.Module, densities: Mapping[Path, float], key: Array) -> dict[Path, Array]:
     """Kernels redrawn from N(0, 2 / (fan_in * density)): the variance that survives pruning is Kaiming's."""
     layers = masked_layers(model)
     keys = jax.random.split(key, len(layers))
-    return {
-        path: jax.random.normal(k, layer.kernel.shape, layer.kernel.dtype) * (2 / (layer.fan_in * density)) ** 0.5
-        for k, (path, layer) in zip(keys, layers.items(), strict=True)
-    }
+
+    def drawn(layer: Any, density: float, key: Array) -> Array:
+        spread = (2 / (layer.fan_in * density)) ** 0.5
+        return jax.random.normal(key, layer.kernel.shape, layer.kernel.dtype) * spread
+
+    return {path: drawn(layer, densities[path], k) for k, (path, layer) in zip(keys, layers.items(), strict=True)}
 
 
 METHODS.register("random")(Method(random_scores, needs="nothing", even=True))

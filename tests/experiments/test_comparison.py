@@ -26,6 +26,11 @@ def test_the_cases_are_all_that_differ():
     assert {"method": "dense", "seed": 1} in cases
 
 
+def test_random_masks_differ_where_schemes_fix_other_counts():
+    asked = comparison.Comparison(**{**VALUES, "schemes": ("global", "erk", "layerwise"), "methods": ("random",)})
+    assert {case["scheme"] for case in asked.cases()} == {"global", "erk"}
+
+
 def test_only_gradual_starts_at_another_density():
     asked = comparison.Comparison(**VALUES)
     assert asked.config("ntt", 0).recipe.start_density is None

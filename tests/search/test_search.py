@@ -26,7 +26,7 @@ from nttzoo.search import loop
 from nttzoo.search.config import Plan
 from nttzoo.search.recipes import Recipe
 from nttzoo.search.students import draw_batch
-from nttzoo.sparsity import masks
+from nttzoo.sparsity import masks, schemes
 
 SHAPE = (4, 4, 1)
 RECIPE = Recipe(
@@ -182,6 +182,32 @@ def test_students_come_nearer_and_stay_at_their_density(change):
         assert report.total.kept == round(student.target.density * report.total.size)
         if student.target.scheme == "layerwise":
             assert all(x.kept == round(student.target.density * x.size) for x in report.layers)
+
+
+def test_schemes_of_ones_own_densities_per_layer_and_dense_layers():
+    def first_dense(layers, density):
+        return schemes.each_alone(layers, [x.size if x.name == "linear1" else round(density * x.size) for x in layers])
+
+    found = transfer(
+        densities=({"linear1": 0.1, "*": 0.3}, 0.2), schemes=("erk", "budget", first_dense), exclude=("linear3",)
+    )
+    names = [f"{density}pct-{scheme}" for scheme in ("erk", "budget", "first_dense")
+             for density in ("linear1=10+all=30", "20")]  # fmt: skip
+    assert [student.target.name for student in found.students] == names
+    sizes = {"linear1": 16 * 300, "linear2": 300 * 100}
+    for student in found.students:
+        kept = {layer.name: layer.kept for layer in masks.density_report(student.model).layers}
+        assert kept["linear3"] == 100 * 3
+        if isinstance(student.target.density, dict):
+            first = sizes["linear1"] if student.target.scheme is first_dense else 0.1 * sizes["linear1"]
+            assert kept == {"linear1": first, "linear2": 0.3 * sizes["linear2"], "linear3": 300}
+        elif student.target.scheme == "erk":
+            # 316 and 400: the sums of the dimensions; 6960 is a fifth of both layers.
+            assert kept["linear1"] == round(6960 * 316 / 716)
+            assert kept["linear1"] + kept["linear2"] == 6960
+    written = config(schemes=(first_dense,), exclude=("linear3",)).to_dict()
+    assert (written["schemes"], written["exclude"]) == (["first_dense"], ["linear3"])
+    assert "exclude" not in config().to_dict()
 
 
 def test_each_student_ends_as_if_searched_alone():

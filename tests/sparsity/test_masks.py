@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from nttzoo import nn
-from nttzoo.errors import DensityError, UnknownName
-from nttzoo.sparsity import masks
+from nttzoo.errors import DensityError
+from nttzoo.sparsity import masks, schemes
 
 
 def identity(f, **_):
@@ -48,6 +48,11 @@ def test_keep_largest_takes_scores_of_other_types(dtype):
     np.testing.assert_array_equal(masks.keep_largest(jnp.array([3, 1, 2, 2], dtype), 2), [True, False, True, False])
 
 
+def make_masks(scores, density, scheme="layerwise"):
+    described = [schemes.Layer(path, values.shape, lambda: {}) for path, values in scores.items()]
+    return masks.make_masks(scores, schemes.allocate(described, density, scheme))
+
+
 def layers(**scores):
     return {(name,): jnp.array(values, float) for name, values in scores.items()}
 
@@ -59,7 +64,7 @@ def as_lists(made):
 @both
 def test_layerwise_by_hand(transform):
     scores = layers(a=[[1, 4], [3, 3]], b=[9, 9, 9, 9, 9, 9, 9, 8])
-    made = transform(lambda s: masks.make_masks(s, 0.5, "layerwise"))(scores)
+    made = transform(lambda s: make_masks(s, 0.5, "layerwise"))(scores)
     assert as_lists(made) == {"a": [[0, 1], [1, 0]], "b": [1, 1, 1, 1, 0, 0, 0, 0]}
 
 
@@ -77,7 +82,7 @@ def test_layerwise_by_hand(transform):
 )
 def test_global_by_hand(transform, density, kept):
     scores = layers(a=[[1, 4], [3, 3]], b=[3, 9, 0])
-    assert as_lists(transform(lambda s: masks.make_masks(s, density, "global"))(scores)) == kept
+    assert as_lists(transform(lambda s: make_masks(s, density, "global"))(scores)) == kept
 
 
 finite = st.floats(-4, 4, width=16) | st.sampled_from([0.0, 1.0])  # coarse: many ties
@@ -100,60 +105,32 @@ def test_global_is_one_ranking_of_all_weights(values, density):
     count = round(density * 21)
     assume(count > 0)
     scores = {("a",): jnp.asarray(values[:6].reshape(2, 3)), ("b", 0): jnp.asarray(values[6:])}
-    made = masks.make_masks(scores, density, "global")
+    made = make_masks(scores, density, "global")
     kept = np.concatenate([np.asarray(made["a",]).ravel(), np.asarray(made["b", 0])])
     expected = np.zeros(21, bool)
     expected[np.argsort(-values, kind="stable")[:count]] = True
     np.testing.assert_array_equal(kept, expected)
 
 
-@pytest.mark.parametrize("scheme", ["layerwise", "global"])
-@pytest.mark.parametrize("density", [0, 0.0, -1, 1.5, float("nan"), float("inf"), True, "a", None])
-def test_a_density_outside_0_to_1_is_refused(density, scheme):
-    with pytest.raises(DensityError, match=re.escape(f"density {density!r} is not in (0, 1]") + ".*KEPT"):
-        masks.make_masks(layers(a=[1, 2]), density, scheme)
-
-
-@pytest.mark.parametrize("density", [1, 1.0, 0.25, np.float32(0.5), np.int64(1)])
-def test_a_density_may_be_any_number_in_range(density):
-    checked = masks.check_density(density)
-    assert type(checked) is float
-    assert checked == density
-
-
 @pytest.mark.parametrize("sizes", [[100], [100, 10], [10, 100], [7], [3], [1, 9], [1_000_003]])
 def test_the_density_that_the_layerwise_error_suggests_is_the_smallest_that_works(sizes):
     scores = {(f"layer{size}",): np.zeros(size, np.float32) for size in sizes}
     with pytest.raises(DensityError, match=rf"'layer{min(sizes)}' \({min(sizes)} weights\) empty") as caught:
-        masks.make_masks(scores, 1e-9)
+        make_masks(scores, 1e-9)
     suggested = float(re.search(r"at least ([\d.e-]+);", str(caught.value))[1])
-    assert all(mask.any() for mask in masks.make_masks(scores, suggested).values())
+    assert all(mask.any() for mask in make_masks(scores, suggested).values())
     if suggested > 2e-6:
         with pytest.raises(DensityError):
-            masks.make_masks(scores, suggested - 2e-6)
+            make_masks(scores, suggested - 2e-6)
 
 
 def test_global_may_empty_a_layer_but_not_the_network():
-    made = masks.make_masks(layers(a=[1, 2], b=[3, 4]), 0.5, "global")
+    made = make_masks(layers(a=[1, 2], b=[3, 4]), 0.5, "global")
     assert as_lists(made) == {"a": [0, 0], "b": [1, 1]}
     with pytest.warns(UserWarning, match=r"no weight survived in: a\."):
         masks.warn_of_empty_layers(made)
     with pytest.raises(DensityError, match="keeps none"):
-        masks.make_masks(layers(a=[1, 2], b=[3, 4]), 0.1, "global")
-
-
-def test_an_unknown_scheme_lists_the_near_misses():
-    with pytest.raises(UnknownName, match=r"no scheme 'layer_wise'\. Did you mean 'layerwise'") as caught:
-        masks.make_masks(layers(a=[1]), 1, "layer_wise")
-    assert isinstance(caught.value, KeyError)
-
-
-def test_a_scheme_of_ones_own():
-    def last_alone(paths):
-        return [paths[:-1], paths[-1:]]
-
-    made = masks.make_masks(layers(a=[1, 2], b=[3, 4], c=[9, 8]), 0.5, last_alone)
-    assert as_lists(made) == {"a": [0, 0], "b": [1, 1], "c": [1, 0]}
+        make_masks(layers(a=[1, 2], b=[3, 4]), 0.1, "global")
 
 
 def test_one_compilation_serves_all_counts():
@@ -162,7 +139,7 @@ def test_one_compilation_serves_all_counts():
     @jax.jit
     def keep(scores, counts):
         traces.append(1)
-        return masks.keep_in_groups(scores, masks.across_layers(list(scores)), counts)
+        return masks.keep_in_groups(scores, [list(scores)], counts)
 
     scores = layers(a=[1, 4], b=[3, 2])
     assert as_lists(keep(scores, [1])) == {"a": [0, 1], "b": [0, 0]}

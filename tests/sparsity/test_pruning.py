@@ -8,6 +8,7 @@ from nttzoo import architectures, nn
 from nttzoo.errors import DensityError, ModelError, OptionError, ShapeError, UnknownName
 from nttzoo.sparsity import pruning
 from nttzoo.sparsity.pruning import METHODS, Method, prune
+from nttzoo.sparsity.schemes import Group
 
 INIT = {
     "kernel_init": lambda key, shape, dtype: jax.random.normal(key, shape, dtype),
@@ -220,8 +221,8 @@ def test_a_method_of_ones_own():
         seen.append(batch)
         return {p: jnp.arange(x.kernel.size).reshape(x.kernel.shape) for p, x in nn.masked_layers(model).items()}
 
-    def tens(model, density, key):
-        return {path: jnp.full(x.kernel.shape, 10 * density) for path, x in nn.masked_layers(model).items()}
+    def tens(model, densities, key):
+        return {path: jnp.full(x.kernel.shape, 10 * densities[path]) for path, x in nn.masked_layers(model).items()}
 
     model = prune(mlp(), Method(later_is_better, needs="images", redraw=tens), density=0.5, batch=(IMAGES, LABELS))
     np.testing.assert_array_equal(model.first.mask[...].ravel(), np.arange(30) >= 15)
@@ -231,7 +232,7 @@ def test_a_method_of_ones_own():
 
 
 def test_a_scheme_of_ones_own():
-    ours = prune(mlp(), "magnitude", density=0.5, scheme=lambda paths: [list(paths)])
+    ours = prune(mlp(), "magnitude", density=0.5, scheme=lambda layers, density: [Group(tuple(layers), 25)])
     named = prune(mlp(), "magnitude", density=0.5, scheme="global")
     np.testing.assert_array_equal(ours.first.mask[...], named.first.mask[...])
 
