@@ -7,11 +7,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import codegen, estimators, ntk, runtime, search, train
+from benchmarks import codegen, estimators, ntk, plots, runtime, search, train
 from nttzoo._util import provenance
 from nttzoo.cli import execute
 from nttzoo.errors import OptionError
-from nttzoo.experiments import plots
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

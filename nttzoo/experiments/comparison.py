@@ -17,8 +17,8 @@ from typing import Any
 
 from nttzoo import search
 from nttzoo._util import console, provenance
+from nttzoo._util.checks import check_seed
 from nttzoo._util.lock import FileLock
-from nttzoo.architectures import check_seed
 from nttzoo.data import Dataset
 from nttzoo.errors import OptionError, RunError, UnknownName
 from nttzoo.experiments import baselines

@@ -6,17 +6,16 @@ from nttzoo.nn.layers import (
     LinearGeneral,
     Mask,
     Path,
-    densify,
     is_masked,
     masked_layers,
     matching,
     merge_params,
     path_name,
     set_masks,
-    sparsify,
     split_masked,
     split_params,
 )
+from nttzoo.nn.sparsify import densify, sparsify
 
 __all__ = [
     "Conv",

@@ -8,13 +8,11 @@ their gradients are zero.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float
@@ -23,7 +21,6 @@ from nttzoo.errors import ModelError, OptionError
 from nttzoo.ops.convolution import conv_general_dilated
 
 Path = tuple[Any, ...]
-M = TypeVar("M", bound=nnx.Module)
 
 
 class Mask(nnx.Variable):
@@ -62,7 +59,7 @@ class Linear(_Masked, nnx.Linear):
 
     def __init__(self, *args: Any, **kwargs: Any):
         nnx.Linear.__init__(self, *args, **kwargs)
-        _add_full_mask(self)
+        add_mask(self)
 
 
 class LinearGeneral(_Masked, nnx.LinearGeneral):
@@ -70,7 +67,7 @@ class LinearGeneral(_Masked, nnx.LinearGeneral):
 
     def __init__(self, *args: Any, **kwargs: Any):
         nnx.LinearGeneral.__init__(self, *args, **kwargs)
-        _add_full_mask(self)
+        add_mask(self)
 
     def output_units(self) -> tuple[int, ...]:
         """Batch axes number units of their own: each has its own slice of the kernel."""
@@ -85,10 +82,11 @@ class Conv(_Masked, nnx.Conv):
 
     def __init__(self, *args: Any, conv_general_dilated: Any = conv_general_dilated, **kwargs: Any):
         nnx.Conv.__init__(self, *args, conv_general_dilated=conv_general_dilated, **kwargs)
-        _add_full_mask(self)
+        add_mask(self)
 
 
-def _add_full_mask(layer: Any) -> None:
+def add_mask(layer: Any) -> None:
+    """Gives a layer a full mask, or makes one of the mask that it was created with."""
     given = getattr(layer, "mask", None)
     if given is not None:
         # nnx.Conv multiplies by its mask, which may hold any number: fold it in, so that outputs stay the same.
@@ -98,52 +96,6 @@ def _add_full_mask(layer: Any) -> None:
         layer.kernel[...] = layer.kernel[...] * given
     mask = jnp.ones(layer.kernel.shape, bool) if given is None else given != 0
     layer.mask = nnx.data(Mask(mask))
-
-
-_MASKED: dict[type, type] = {nnx.Linear: Linear, nnx.LinearGeneral: LinearGeneral, nnx.Conv: Conv}
-
-
-def sparsify(model: M, *, exclude: Sequence[str] = (), copy: bool = True) -> M:
-    """Gives every Linear, LinearGeneral and Conv of any NNX module a full mask; weights and outputs stay the same.
-
-    Layers inside attention, recurrent cells and lists are found too. Those whose path matches a glob of `exclude`, such
-    as ["head", "stem.*"], stay as they are. With `copy=False` the model itself is changed. A subclass of these layers
-    with a forward pass of its own is left dense, with a warning.
-    """
-    model = nnx.clone(model) if copy else model
-    excluded = matching([path for path, layer in nnx.iter_modules(model) if isinstance(layer, tuple(_MASKED))], exclude)
-    left: list[str] = []
-    for path, layer in nnx.iter_modules(model):
-        if is_masked(layer) or path in excluded:
-            continue
-        if masked := _MASKED.get(type(layer)):
-            if getattr(layer, "conv_general_dilated", None) is jax.lax.conv_general_dilated:
-                layer.conv_general_dilated = conv_general_dilated  # type: ignore[attr-defined]
-            # Changing the class of the layer where it stands keeps every reference to it, shared ones included.
-            layer.__class__ = masked
-            _add_full_mask(layer)
-        elif isinstance(layer, tuple(_MASKED)):
-            left.append(f"{path_name(path)} ({type(layer).__name__})")
-    if left:
-        warnings.warn(f"sparsify left these layers dense: {', '.join(left)}", stacklevel=2)
-    return model
-
-
-def densify(model: M) -> M:
-    """The inverse of `sparsify`: a copy of plain NNX layers, with zeros in place of the pruned weights."""
-    model = nnx.clone(model)
-    layer: Any
-    for _, layer in nnx.iter_modules(model):
-        if is_masked(layer):
-            layer.kernel[...] = layer.masked_kernel()
-            layer.__class__ = next(plain for plain, masked in _MASKED.items() if isinstance(layer, masked))
-            if isinstance(layer, nnx.Conv):
-                layer.mask = None
-                if layer.conv_general_dilated is conv_general_dilated:
-                    layer.conv_general_dilated = jax.lax.conv_general_dilated
-            else:
-                del layer.mask
-    return model
 
 
 def path_name(path: Path) -> str:

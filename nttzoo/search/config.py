@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from nttzoo.architectures import check_seed
+from nttzoo._util.checks import check_seed
 from nttzoo.errors import OptionError
 from nttzoo.search import recipes
 from nttzoo.search.recipes import Recipe

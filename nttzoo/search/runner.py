@@ -140,7 +140,7 @@ def _duration(seconds: float) -> str:
 
 
 def _write(found: Found, config: SearchConfig, folder: Path, seconds: float) -> None:
-    from nttzoo.experiments import plots  # matplotlib is slow to import
+    from nttzoo.search import report  # matplotlib is slow to import
 
     students = {}
     for student in found.students:
@@ -160,7 +160,7 @@ def _write(found: Found, config: SearchConfig, folder: Path, seconds: float) -> 
             "speedup": cost.speedup(model).to_dict(),
             **{key: getattr(student, key) for key in DISTANCES},
         }
-    plots.search_report(found, folder / "report.png")
+    report.plot(found, folder / "report.png")
     content = {
         "config": config.to_dict(),
         "steps": found.plan.steps,

@@ -16,8 +16,8 @@ from flax import nnx
 from jaxtyping import Array, Float, Integer
 
 from nttzoo._util import console
+from nttzoo._util.checks import check_seed
 from nttzoo._util.pace import Pace
-from nttzoo.architectures import check_seed
 from nttzoo.data import Dataset, Labelled, epoch_order, standardise
 from nttzoo.errors import OptionError, ShapeError, TrainingError
 from nttzoo.nn import merge_params, split_params

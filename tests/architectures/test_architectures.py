@@ -6,8 +6,9 @@ from flax import nnx
 from jax import lax
 
 from nttzoo import architectures, data, nn
-from nttzoo.architectures import create, max_pool
+from nttzoo.architectures import create
 from nttzoo.errors import ModelError, ShapeError, UnknownName
+from nttzoo.ops.pooling import max_pool
 from nttzoo.sparsity import cost, masks
 
 SMALL = {"lenet300": (4, 3, 2), "lenet5": (16, 17, 2), "conv4": (16, 17, 2)}

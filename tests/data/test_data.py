@@ -82,7 +82,7 @@ def test_the_argument_goes_before_the_environment_and_that_before_the_cache(tmp_
     assert data.data_folder(tmp_path) == tmp_path
     assert data.data_folder() == tmp_path / "empty"
     monkeypatch.delenv("NTTZOO_DATA")
-    monkeypatch.setattr("nttzoo.data.dataset.platformdirs.user_cache_dir", lambda name: str(tmp_path / "cache" / name))
+    monkeypatch.setattr("nttzoo.data.sources.platformdirs.user_cache_dir", lambda name: str(tmp_path / "cache" / name))
     assert data.data_folder() == tmp_path / "cache" / "nttzoo" / "data"
 
 
@@ -230,11 +230,11 @@ def test_tfds_is_asked_only_for_what_it_has(tfds, monkeypatch):
         data.load("svhn")
     with pytest.raises(AssertionError, match="reached for the network"):
         data.load("svhn", download=True)
-    monkeypatch.setattr("nttzoo.data.dataset._online", lambda: False)
+    monkeypatch.setattr("nttzoo.data.tfds._online", lambda: False)
     with pytest.raises(DataError, match="no network"):
         data.load("svhn", download=True)
     assert "download" not in tfds.calls
-    monkeypatch.setattr("nttzoo.data.dataset._online", lambda: True)
+    monkeypatch.setattr("nttzoo.data.tfds._online", lambda: True)
     loaded = data.load("svhn", download=True)
     assert tfds.calls == [*["svhn_cropped"] * 4, "download"]
     assert loaded.train.images.shape == (4, 32, 32, 3)

@@ -11,8 +11,8 @@ from hypothesis.extra import numpy as hnp
 
 import nttzoo
 from nttzoo import nn
-from nttzoo.architectures import max_pool
 from nttzoo.errors import ModelError, ShapeError
+from nttzoo.ops.pooling import max_pool
 from nttzoo.sparsity import cost
 
 ONES = {"kernel_init": nnx.initializers.ones}

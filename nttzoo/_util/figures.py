@@ -1,0 +1,22 @@
+"""Figures as files. Nothing here touches pyplot, whose backend and open figures belong to the caller's program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from nttzoo._util import files
+
+
+def subplots(rows: int, columns: int, *, figsize: tuple[float, float], squeeze: bool = True) -> tuple[Figure, Any]:
+    """(figure, its axes), as `matplotlib.pyplot.subplots` gives them, but known to nobody else."""
+    figure = Figure(figsize=figsize, layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=squeeze)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Writes a figure as PNG, whole or not at all."""
+    options: dict[str, Any] = {"dpi": 110, "bbox_inches": "tight", "metadata": {"Software": None}, "format": "png"}
+    files.write_file(path, lambda part: figure.savefig(part, **options))

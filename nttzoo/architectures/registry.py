@@ -1,0 +1,87 @@
+"""Architectures by name, and what all of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from nttzoo._util.checks import check_seed
+from nttzoo.data import InputSpec
+from nttzoo.errors import ModelError, ShapeError
+from nttzoo.registry import Registry
+
+ARCHITECTURES: Registry[Callable[..., Network]] = Registry("architecture")
+
+Shape = tuple[int, ...]
+
+
+class Network(nnx.Module):
+    """A classifier that knows the shape of its images (without the batch axis) and its number of classes."""
+
+    default_input_shape: Shape
+    input_spec: InputSpec  # if it came from a file
+
+    def __init__(self, *, num_classes: int, input_shape: Shape):
+        self.num_classes = num_classes
+        self.input_shape = input_shape
+
+    def features(self, images: Float[Array, "n h w c"], rngs: nnx.Rngs | None) -> Float[Array, "n classes"]:
+        """Standardised images -> logits."""
+        raise NotImplementedError
+
+    def __call__(self, images: Float[Array, "n h w c"], *, rngs: nnx.Rngs | None = None) -> Float[Array, "n classes"]:
+        check_images(images, self.input_shape, type(self).__name__)
+        return self.features(images, rngs)
+
+
+def check_images(images: Array, input_shape: Shape, who: str) -> None:
+    """Raises unless `images` is a batch of floating-point images of the expected shape."""
+    if images.shape[1:] != tuple(input_shape):
+        expected = ", ".join(map(str, input_shape))
+        raise ShapeError(f"{who} takes images of shape [n, {expected}], got {list(images.shape)}.")
+    if not jnp.issubdtype(images.dtype, jnp.floating):
+        raise ShapeError(
+            f"{who} takes standardised floating-point images, got {images.dtype}. "
+            "nttzoo.data.standardise(images, mean, std) turns raw uint8 images into them."
+        )
+
+
+def create(name: str, *, num_classes: int = 10, input_shape: Shape | None = None, rngs: nnx.Rngs | int) -> Network:
+    """A freshly initialised network with full masks, in training mode, for images of `input_shape` (h, w, c).
+
+    `rngs` seeds weights and dropout: an `nnx.Rngs`, or a number.
+    """
+    make: Any = ARCHITECTURES[name]
+    if num_classes < 1:
+        raise ModelError(f"num_classes is {num_classes}; a classifier needs at least one.")
+    shape = tuple(input_shape or make.default_input_shape)
+    if len(shape) != 3 or min(shape) < 1:
+        raise ShapeError(
+            f"input_shape is (height, width, channels), for example {make.default_input_shape}; got {shape}."
+        )
+    streams = nnx.Rngs(check_seed(rngs)) if isinstance(rngs, int) else rngs
+    return make(num_classes=num_classes, input_shape=shape, rngs=streams)
+
+
+def blank(name: str, spec: InputSpec, *, seed: int) -> Network:
+    """A network as `create` gives, but with zeros for weights: at once, for weights that come from a file.
+
+    It carries what its inputs need in `input_spec`.
+    """
+    shapes: Any = {"num_classes": len(spec.classes), "input_shape": spec.shape}
+    network = nnx.eval_shape(lambda: create(name, rngs=seed, **shapes))
+    leaves, tree = jax.tree.flatten(nnx.state(network))
+
+    def value(index: int, leaf: jax.ShapeDtypeStruct) -> Array:
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jax.random.fold_in(jax.random.key(seed), index)  # a stream of its own for each dropout
+        return jnp.full(leaf.shape, leaf.dtype == bool, leaf.dtype)  # masks are full
+
+    nnx.update(network, jax.tree.unflatten(tree, [value(i, leaf) for i, leaf in enumerate(leaves)]))
+    network.input_spec = spec
+    return network

@@ -1,0 +1,45 @@
+"""What a network expects of its inputs, and how raw images become such inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Num
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """What a network's inputs need: images of `shape`, standardised with `mean` and `std`; what its outputs mean."""
+
+    shape: tuple[int, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    classes: tuple[str, ...]
+
+    def standardise(self, images: Num[Array, "n h w c"] | Num[np.ndarray, "n h w c"]) -> Float[Array, "n h w c"]:
+        """Raw images (uint8, or floats from 0 to 1) as the network takes them."""
+        return standardise(jnp.asarray(images), *(jnp.asarray(x, jnp.float32) for x in (self.mean, self.std)))
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """For JSON, among other things that are known of a network."""
+        shown = {"input_shape": self.shape, "mean": self.mean, "std": self.std, "classes": self.classes}
+        return {key: list(values) for key, values in shown.items()}
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> InputSpec:
+        """From what `to_dict` gave, among other things."""
+        return cls(*(tuple(content[key]) for key in ("input_shape", "mean", "std", "classes")))
+
+
+def standardise(
+    images: Num[Array, "n h w c"], mean: Float[Array, " c"], std: Float[Array, " c"]
+) -> Float[Array, "n h w c"]:
+    """(images - mean) / std per channel in float32; uint8 images are first scaled to 0 ... 1."""
+    scale = 255.0 if images.dtype == jnp.uint8 else 1.0
+    # A constant channel stays constant instead of becoming NaN.
+    slope = 1.0 / jnp.where(std > 0, std, 1.0)
+    per_channel = (1, 1, 1, -1)
+    return images.astype(jnp.float32) * (slope / scale).reshape(per_channel) - (mean * slope).reshape(per_channel)

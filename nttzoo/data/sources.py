@@ -1,0 +1,120 @@
+"""The named data sets: embedded, from local .npz files, or through tensorflow-datasets."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import platformdirs
+
+from nttzoo.data import tfds
+from nttzoo.data.dataset import ARRAYS, Dataset, validated
+from nttzoo.errors import DataError
+from nttzoo.registry import Registry
+
+DIGITS = tuple("0123456789")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a data set comes from and what it must look like."""
+
+    tfds_name: str
+    input_shape: tuple[int, int, int]
+    classes: tuple[str, ...]
+    licence: str
+    embedded: bool = False
+
+
+SOURCES: Registry[Source] = Registry("data set")
+_MNIST_LICENCE = "CC BY-SA 3.0"
+SOURCES.register("mnist5k")(Source("mnist", (28, 28, 1), DIGITS, _MNIST_LICENCE, embedded=True))
+SOURCES.register("mnist")(Source("mnist", (28, 28, 1), DIGITS, _MNIST_LICENCE))
+SOURCES.register("fashion_mnist")(
+    Source(
+        "fashion_mnist",
+        (28, 28, 1),
+        ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot"),
+        "MIT",
+    )
+)
+SOURCES.register("cifar10")(
+    Source(
+        "cifar10",
+        (32, 32, 3),
+        ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+        "not stated by its authors",
+    )
+)
+SOURCES.register("svhn")(Source("svhn_cropped", (32, 32, 3), DIGITS, "non-commercial use only"))
+
+
+def load(name: str, *, data_dir: str | os.PathLike[str] | None = None, download: bool = False) -> Dataset:
+    """A data set by name: `mnist5k` (embedded), `mnist`, `fashion_mnist`, `cifar10`, `svhn`.
+
+    Looks for `<name>.npz` (arrays x_train, y_train, x_test, y_test) in `data_dir`, else in the folder that the
+    environment variable NTTZOO_DATA names, else in the user's cache folder; then for a copy that tensorflow-datasets
+    has prepared. Only with `download=True` does it use the network, through tensorflow-datasets.
+    """
+    source = SOURCES[name]
+    if source.embedded:
+        with resources.as_file(resources.files("nttzoo") / "_data" / f"{name}.npz") as path:
+            return _checked(name, source, _read_npz(path))
+    folder = data_folder(data_dir)
+    for stem in dict.fromkeys((name, source.tfds_name)):
+        if (path := folder / f"{stem}.npz").exists():
+            return _checked(name, source, _read_npz(path))
+    ways = (
+        f"Two ways to get it: (1) put {name}.npz with arrays {', '.join(ARRAYS)} (uint8) into {folder} (or name "
+        "another folder with --data-dir or NTTZOO_DATA); (2) with a network, `pip install nttzoo[tfds]` and load with "
+        "download=True (--download). 'mnist5k' is always there."
+    )
+    try:
+        arrays = tfds.read(source.tfds_name, download=download)
+    except ConnectionError as error:
+        raise DataError(f"cannot download {name!r}: {error}. {ways}") from error
+    if arrays is None:
+        raise DataError(f"data set {name!r} is not on this machine. {ways}")
+    return _checked(name, source, arrays)
+
+
+def data_folder(data_dir: str | os.PathLike[str] | None = None) -> Path:
+    """The folder of local .npz files: the argument, else NTTZOO_DATA, else the user's cache folder."""
+    given = data_dir or os.environ.get("NTTZOO_DATA")
+    return Path(given) if given else Path(platformdirs.user_cache_dir("nttzoo")) / "data"
+
+
+def _read_npz(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            missing = [name for name in ARRAYS if name not in archive.files]
+            if missing:
+                raise DataError(f"{path} lacks {', '.join(missing)}; it must hold {', '.join(ARRAYS)}.")
+            return {name: archive[name] for name in ARRAYS}
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, AttributeError, TypeError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path} cannot be read ({error}). It may be truncated: delete it and get it again.") from error
+
+
+def _checked(name: str, source: Source, arrays: dict[str, np.ndarray]) -> Dataset:
+    for part in ("x_train", "x_test"):
+        if arrays[part].ndim == 3:
+            arrays[part] = arrays[part][..., None]
+    if name == "svhn":
+        # Some copies of SVHN call the digit zero 10.
+        for part in ("y_train", "y_test"):
+            arrays[part] = np.where(arrays[part] == 10, 0, arrays[part])
+    dataset = validated(name, arrays, source.classes, licence=source.licence)
+    for images in (dataset.train.images, dataset.test.images):
+        if images.shape[1:] != source.input_shape or images.dtype != np.uint8:
+            raise DataError(
+                f"the images of {name!r} must be uint8 [n, {', '.join(map(str, source.input_shape))}]; "
+                f"got {images.dtype} {list(images.shape)}."
+            )
+    return dataset
