@@ -10,8 +10,8 @@ import numpy as np
 
 from nttzoo.codegen import blocks, kernels
 from nttzoo.codegen.choices import Choices
-from nttzoo.codegen.ir import Function
-from nttzoo.codegen.plan import INPUT, OUTPUT, Dense, Dots, Normalised, Plan, Pooling, Pools, Runs, Step, Sums
+from nttzoo.codegen.functions import FUNCTIONS, Function
+from nttzoo.codegen.plan import INPUT, OUTPUT, Dense, Dots, Normalised, Norms, Plan, Pooling, Pools, Runs, Step, Sums
 from nttzoo.codegen.source import Metadata, Source, float_literal, header, identifier, metadata_tables
 
 Rows = list[tuple[float, np.ndarray, np.ndarray]]  # bias, places, weights
@@ -96,6 +96,7 @@ class Writer:
             Pools: self.pools,
             Runs: self.runs,
             Normalised: self.normalised,
+            Norms: self.norms,
         }
         tables, lines = writers[type(step)](step, name)
         arguments = [f"const float *RESTRICT in{i or ''}" for i in range(len(step.reads))] + ["float *RESTRICT out"]
@@ -264,12 +265,27 @@ class Writer:
         ]
         return [self.table(f"{name}_run", step.runs.ravel(), "int32_t")], lines
 
+    def norms(self, step: Norms, name: str) -> tuple[list[str], list[str]]:
+        self.uses_math = True
+        self.kernels.add("group_norm")
+        channels = len(step.scale) // step.groups
+        tables = [self.table(f"{name}_scale", step.scale, "float"), self.table(f"{name}_bias", step.bias, "float")]
+        about = f"{channels}, {step.size}, {name}_scale + g * {channels}, {name}_bias + g * {channels}"
+        lines = [
+            "int g;",
+            f"for (g = 0; g < {step.groups}; g++) {{",
+            f"    const long at = g * {channels * step.size}L;",
+            f"    group_norm(in + at, out + at, {about}, {float_literal(step.epsilon)});",
+            "}",
+        ]
+        return tables, [*lines, *self.functions(step.after, "out", len(step.scale) * step.size)]
+
     def functions(self, after: list[Function], target: str, length: object) -> list[str]:
         """The calls that apply elementwise functions."""
         lines = []
         for kind, *bounds in after:
-            self.kernels.add(str(kind))
-            self.uses_math |= kind in ("sigmoid", "tanh")
+            self.kernels.add(kind)
+            self.uses_math |= FUNCTIONS[kind].uses_math
             limits = "".join(f", {float_literal(bound)}" for bound in bounds)
             lines.append(f"apply_{kind}({target}, {length}{limits});")
         return lines

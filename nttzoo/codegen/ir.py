@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from nttzoo.codegen.functions import Function
+
 Shape = tuple[int, ...]
 Pair = tuple[int, int]
-# An elementwise function: its name and, for "clip", its bounds.
-Function = tuple[str] | tuple[str, float, float]
 
 
 @dataclass
@@ -61,6 +61,19 @@ class Map(Op):
 
     scale: np.ndarray
     shift: np.ndarray
+
+
+@dataclass
+class GroupNorm(Op):
+    """Groups of neighboring channels with mean 0 and variance 1, then per channel times `scale`, plus `bias`.
+
+    The value, whatever its shape, is in C order [channels, ...], with as many channels as scale and bias.
+    """
+
+    groups: int
+    epsilon: float
+    scale: np.ndarray
+    bias: np.ndarray
 
 
 @dataclass

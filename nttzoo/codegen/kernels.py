@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from nttzoo.codegen.functions import FUNCTIONS, Elementwise
+
 HEADER = """\
 /* {name}: a sparse network as plain C, made by nttzoo.
  *
@@ -142,10 +144,11 @@ def _pool(name: str, start: str, take: str, end: str, counted: str = "") -> str:
     return text
 
 
-def _apply(name: str, value: str, bounds: str = "") -> str:
+def _apply(name: str, function: Elementwise) -> str:
+    parameters = "".join(f", float {parameter}" for parameter in function.parameters)
     return (
-        f"static void apply_{name}(float *x, int n{bounds}) {{\n"
-        f"    int i;\n    for (i = 0; i < n; i++) x[i] = {value};\n}}\n"
+        f"static void apply_{name}(float *x, int n{parameters}) {{\n"
+        f"    int i;\n    for (i = 0; i < n; i++) x[i] = {function.c};\n}}\n"
     )
 
 
@@ -175,8 +178,23 @@ static void max_pool_2x2(const float *RESTRICT in, int row, float *RESTRICT to, 
         "value / (float)(counted ? kh * kw : (ye - yb) * (xe - xb))",
         ", int counted",
     ),
-    "relu": _apply("relu", "x[i] < 0.0f ? 0.0f : x[i]"),
-    "clip": _apply("clip", "x[i] < low ? low : x[i] > high ? high : x[i]", ", float low, float high"),
-    "sigmoid": _apply("sigmoid", "1.0f / (1.0f + expf(-x[i]))"),
-    "tanh": _apply("tanh", "tanhf(x[i])"),
+    "group_norm": """\
+/* The floats of a group's channels: their mean becomes 0 and their variance 1, then each channel is scaled and
+ * shifted. The variance is taken around the mean: the mean of squares minus the squared mean would lose all digits. */
+static void group_norm(const float *in, float *to, int channels, int size, const float *scale, const float *bias,
+                       float epsilon) {
+    const int count = channels * size;
+    float mean = 0.0f, variance = 0.0f;
+    int c, i;
+    for (i = 0; i < count; i++) mean += in[i];
+    mean /= (float)count;
+    for (i = 0; i < count; i++) variance += (in[i] - mean) * (in[i] - mean);
+    variance /= (float)count;
+    for (c = 0; c < channels; c++) {
+        const float slope = scale[c] / sqrtf(variance + epsilon);
+        for (i = c * size; i < (c + 1) * size; i++) to[i] = (in[i] - mean) * slope + bias[c];
+    }
+}
+""",
+    **{name: _apply(name, function) for name, function in FUNCTIONS.items()},
 }

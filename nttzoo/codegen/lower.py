@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from nttzoo.codegen.choices import Choices
-from nttzoo.codegen.ir import Conv, Linear, Map, Op, Pair, Pool, Program, Softmax, View, conv_planes
+from nttzoo.codegen.ir import Conv, GroupNorm, Linear, Map, Op, Pair, Pool, Program, Softmax, View, conv_planes
 from nttzoo.codegen.plan import (
     INPUT,
     OUTPUT,
@@ -19,6 +19,7 @@ from nttzoo.codegen.plan import (
     Dense,
     Dots,
     Normalised,
+    Norms,
     Plan,
     Pooling,
     Pools,
@@ -69,6 +70,8 @@ class _Lowering:
             return self.pool(op, sources[0])
         if isinstance(op, Softmax):
             return self.softmax(op, sources[0])
+        if isinstance(op, GroupNorm):
+            return self.group_norm(op, sources[0])
         assert isinstance(op, Map)
         return self.map(op, sources)
 
@@ -211,6 +214,20 @@ class _Lowering:
         pairs = zip(lines[0][keep], lines[1][keep], strict=True)
         runs = np.array([find_runs([line, out])[0] for line, out in pairs], int).reshape(-1, 5)
         self.steps.append(Normalised(op.name, [source.buffer], buffer, op.after, runs))
+        return Tensor(buffer, address)
+
+    def group_norm(self, op: GroupNorm, source: Tensor) -> Tensor:
+        address = np.arange(source.address.size).reshape(source.address.shape)
+        if not self.needed[op.output].any():
+            return Tensor(source.buffer, np.full(address.shape, -1))
+        place = source.buffer
+        runs = find_runs([source.address.ravel(), address.ravel()])
+        if not np.array_equal(runs, [[0, 1, 0, 1, address.size]]):
+            place = self.new_buffer(f"{op.output}.ordered", address.size)
+            self.steps.append(Runs(f"{op.name}.ordered", [source.buffer], place, [], runs, False))
+        buffer = self.new_buffer(op.output, address.size)
+        size = address.size // len(op.scale)
+        self.steps.append(Norms(op.name, [place], buffer, op.after, op.groups, op.epsilon, op.scale, op.bias, size))
         return Tensor(buffer, address)
 
     # The arena.

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from nttzoo.codegen import views
 from nttzoo.codegen.choices import Choices
-from nttzoo.codegen.ir import Conv, Function, Linear, Map, Op, Pool, Program, Softmax, View
+from nttzoo.codegen.functions import apply, never_decrease
+from nttzoo.codegen.ir import Conv, GroupNorm, Linear, Map, Op, Pool, Program, Softmax, View
 
 
 def optimise(program: Program, choices: Choices) -> dict[str, np.ndarray]:
     """Improves a program in place; returns {value: which of its elements are needed} (bool, of the value's shape)."""
     if choices.fuse:
+        views.simplify(program)
         fuse(program)
     if not choices.trim:
         return {name: np.ones(shape, bool) for name, shape in program.shapes.items()}
@@ -33,16 +36,17 @@ def _fuse_one(program: Program, op: Op) -> bool:
     if maker is None or len(op.inputs) > 1 or len(program.users(maker.output)) > 1 or maker.output == program.target:
         return False
     if isinstance(op, Map):
-        if isinstance(maker, View) and _is_function(op):
-            _swap(program, maker, op)
-            return True
-        if not _is_function(op) and not _fold_affine(maker, op):
+        if isinstance(maker, GroupNorm) and not maker.after:
+            _fold_into_norm(maker, op)
+        elif not _is_function(op) and not _fold_affine(maker, op):
             return False
-        if not isinstance(maker, Conv | Linear | Pool | Map):
+        if not isinstance(maker, Conv | Linear | Pool | Map | GroupNorm):
             return False
         maker.after += op.after
     elif isinstance(op, Pool) and op.kind == "max" and isinstance(maker, Conv) and maker.pool is None:
-        # None of the functions ever decreases: after the maximum they do the same, and have less to do.
+        # Functions that never decrease do the same after the maximum, and have less to do.
+        if not never_decrease(maker.after):
+            return False
         maker.pool = op
         maker.after += op.after
     else:
@@ -56,16 +60,18 @@ def _is_function(op: Map) -> bool:
     return bool((op.scale == 1).all() and (op.shift == 0).all())
 
 
-def _swap(program: Program, view: Op, op: Map) -> None:
-    """view -> op becomes op -> view."""
-    source, middle, target = view.inputs[0], view.output, op.output
-    place = program.ops.index(view)
-    program.ops.remove(op)
-    program.ops.insert(place, op)
-    shape = program.shapes[source]
-    op.inputs, op.output, view.inputs, view.output = [source], middle, [middle], target
-    op.scale, op.shift = np.ones(shape, np.float32), np.zeros(shape, np.float32)
-    program.shapes[target], program.shapes[middle] = program.shapes[middle], shape
+def _fold_into_norm(maker: GroupNorm, op: Map) -> None:
+    """Puts a scale and shift into those of a norm: per channel, if they allow, or for as many channels as they need."""
+    size = op.scale.size
+    scale = np.repeat(maker.scale, size // len(maker.scale)) * op.scale.ravel()
+    bias = np.repeat(maker.bias, size // len(maker.bias)) * op.scale.ravel() + op.shift.ravel()
+    for channels in [len(op.scale), *range(maker.groups, size + 1, maker.groups)]:
+        if size % channels or channels % maker.groups:
+            continue
+        rows = [value.reshape(channels, -1) for value in (scale, bias)]
+        if all((value == value[:, :1]).all() for value in rows):
+            maker.scale, maker.bias = (value[:, 0].astype(np.float32) for value in rows)
+            return
 
 
 def _fold_affine(maker: Op, op: Map) -> bool:
@@ -135,20 +141,6 @@ def _fold_planes(op: Conv, value: np.ndarray) -> None:
     op.weight = np.where(fold[:, :, None, None], 0, op.weight)
 
 
-def apply(functions: list[Function], value: np.ndarray) -> np.ndarray:
-    """Elementwise functions on arrays; NaN stays NaN."""
-    for name, *bounds in functions:
-        if name == "relu":
-            value = np.maximum(value, 0)
-        elif name == "clip":
-            value = np.clip(value, float(bounds[0]), float(bounds[1]))
-        elif name == "sigmoid":
-            value = 1 / (1 + np.exp(-value))
-        else:
-            value = np.tanh(value)
-    return value
-
-
 # Dead units: what reaches no output need not be computed.
 
 
@@ -178,6 +170,8 @@ def _needs(program: Program, op: Op, needed: np.ndarray, shape: tuple[int, ...])
         return np.broadcast_to(grouped.any((1, 3, 4)).reshape(-1, 1, 1), shape)
     if isinstance(op, Pool):
         return np.broadcast_to(needed.any((1, 2), keepdims=True), shape)
+    if isinstance(op, GroupNorm):
+        return np.full(shape, needed.any())
     if isinstance(op, Softmax):
         return np.broadcast_to(needed.any(op.axis, keepdims=True), shape)
     return needed

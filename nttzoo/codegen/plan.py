@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nttzoo.codegen.ir import Function, Pair
+from nttzoo.codegen.functions import Function
+from nttzoo.codegen.ir import Pair
 
 SLACK = 16  # floats behind each buffer that a vector may touch
 INPUT, OUTPUT = "input", "output"
@@ -114,6 +115,17 @@ class Normalised(Step):
     """Softmax over each run."""
 
     runs: np.ndarray
+
+
+@dataclass
+class Norms(Step):
+    """Normalizes groups of channels of `size` floats each, all of them one behind the other."""
+
+    groups: int
+    epsilon: float
+    scale: np.ndarray
+    bias: np.ndarray
+    size: int
 
 
 @dataclass

@@ -1,0 +1,89 @@
+"""Elementwise functions: what each is in C and in NumPy, and whether it may be moved behind a maximum."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+# A function's name and its parameters, such as ("clip", 0.0, 6.0) or ("leaky_relu", 0.01).
+Function = tuple[str, *tuple[float, ...]]
+
+erf = np.vectorize(math.erf, otypes=[float])
+
+
+def _no_parameters(*_: float) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Elementwise:
+    """A function of one number `x[i]`, and of parameters that the C expression uses by name."""
+
+    c: str
+    numpy: Callable[..., np.ndarray]
+    parameters: tuple[str, ...] = ()
+    never_decreases: Callable[..., bool] = _no_parameters
+    uses_math: bool = True  # of <math.h>
+
+
+def _never(*_: float) -> bool:
+    return False
+
+
+FUNCTIONS: dict[str, Elementwise] = {
+    "relu": Elementwise("x[i] < 0.0f ? 0.0f : x[i]", lambda x: np.maximum(x, 0), uses_math=False),
+    "clip": Elementwise(
+        "x[i] < low ? low : x[i] > high ? high : x[i]",
+        lambda x, low, high: np.clip(x, low, high),
+        ("low", "high"),
+        uses_math=False,
+    ),
+    "sigmoid": Elementwise("1.0f / (1.0f + expf(-x[i]))", lambda x: 1 / (1 + np.exp(-x))),
+    "tanh": Elementwise("tanhf(x[i])", np.tanh),
+    "leaky_relu": Elementwise(
+        "x[i] < 0.0f ? alpha * x[i] : x[i]",
+        lambda x, alpha: np.where(x < 0, alpha * x, x),
+        ("alpha",),
+        lambda alpha: alpha >= 0,
+        uses_math=False,
+    ),
+    "elu": Elementwise(
+        "x[i] < 0.0f ? alpha * expm1f(x[i]) : x[i]",
+        lambda x, alpha: np.where(x < 0, alpha * np.expm1(np.minimum(x, 0)), x),
+        ("alpha",),
+        lambda alpha: alpha >= 0,
+    ),
+    "gelu": Elementwise(
+        "0.5f * x[i] * (1.0f + erff(0.70710678f * x[i]))",
+        lambda x: 0.5 * x * (1 + erf(x / math.sqrt(2))),
+        never_decreases=_never,
+    ),
+    "gelu_tanh": Elementwise(
+        "0.5f * x[i] * (1.0f + tanhf(0.79788456f * x[i] * (1.0f + 0.044715f * x[i] * x[i])))",
+        lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+        never_decreases=_never,
+    ),
+    "silu": Elementwise("x[i] / (1.0f + expf(-x[i]))", lambda x: x / (1 + np.exp(-x)), never_decreases=_never),
+    "hard_swish": Elementwise(
+        "x[i] < -3.0f ? 0.0f : x[i] > 3.0f ? x[i] : x[i] * (x[i] + 3.0f) / 6.0f",
+        lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
+        never_decreases=_never,
+        uses_math=False,
+    ),
+}
+
+
+def apply(functions: list[Function], value: np.ndarray) -> np.ndarray:
+    """Elementwise functions on arrays; NaN stays NaN."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        for name, *parameters in functions:
+            value = FUNCTIONS[name].numpy(value, *parameters)
+    return value
+
+
+def never_decrease(functions: list[Function]) -> bool:
+    """Whether the functions, one after the other, commute with taking a maximum."""
+    return all(FUNCTIONS[name].never_decreases(*parameters) for name, *parameters in functions)
