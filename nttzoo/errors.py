@@ -55,6 +55,10 @@ class RunError(NttzooError, RuntimeError):
     """A run's folder or files cannot be used as asked."""
 
 
+class BusyError(RunError):
+    """Another process is at work on the same run or result."""
+
+
 class Interrupted(NttzooError):
     """A run was asked to stop; its state is saved. `signal` is the number of the signal that asked."""
 

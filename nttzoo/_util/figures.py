@@ -17,6 +17,8 @@ def subplots(rows: int, columns: int, *, figsize: tuple[float, float], squeeze: 
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Writes a figure as PNG, whole or not at all."""
-    options: dict[str, Any] = {"dpi": 110, "bbox_inches": "tight", "metadata": {"Software": None}, "format": "png"}
+    """Writes a figure as PNG or, if the name ends in .svg, as SVG, whole or not at all; without a date."""
+    kind = "svg" if path.suffix == ".svg" else "png"
+    metadata: dict[str, Any] = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
+    options: dict[str, Any] = {"dpi": 110, "bbox_inches": "tight", "metadata": metadata, "format": kind}
     files.write_file(path, lambda part: figure.savefig(part, **options))

@@ -6,7 +6,7 @@ import os
 import weakref
 from pathlib import Path
 
-from nttzoo.errors import RunError
+from nttzoo.errors import BusyError
 
 try:
     import fcntl
@@ -28,7 +28,7 @@ class FileLock:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             self.release()
-            raise RunError(
+            raise BusyError(
                 f"another process is at work on {path}: wait until it is done, or stop it, or write elsewhere."
             ) from error
         except OSError:

@@ -112,21 +112,41 @@ def compare(options: argparse.Namespace) -> None:
 
 def visualise(options: argparse.Namespace) -> None:
     """Follows networks on zeros and ones; writes numbers and a picture."""
-    from nttzoo import data, search
+    from nttzoo import data
     from nttzoo._util import provenance
     from nttzoo.experiments import plots, trajectories
 
     out = provenance.check_writable(options.out)
     dataset = data.load(options.data, data_dir=options.data_dir, download=options.download)
-    journal = search.Journal(Path(options.runs) / out.stem)
     asked = {name: getattr(options, name) for name in ("seed", "steps", "epochs", "tangents")}
-    seen = trajectories.follow(options.model, dataset, **asked, journal=journal)
-    journal.close()
+    seen = trajectories.follow(options.model, dataset, **asked, folder=Path(options.runs) / out.stem)
     provenance.write_json(out, {**seen.to_dict(), **provenance.origin()})
     plots.trajectories(seen, out.with_suffix(".png"))
     for who, distance in seen.distances().items():
         print(f"{who}: mean distance from the teacher's path {distance:.4f}")
     print(f"Picture: {out.with_suffix('.png')}")
+
+
+def reproduce(options: argparse.Namespace) -> None:
+    """Runs an experiment of the paper as far as it is not done, and writes the report."""
+    from nttzoo.experiments import dynamics, plans, report, reproduce
+
+    results = Path(options.results)
+    where = {"data_dir": options.data_dir, "download": options.download}
+    place = reproduce.Workplace(results, tuple(map(Path, options.runs)), not options.no_search, where)
+    if options.experiment != "report":
+        cases = reproduce.select(plans.plan(options.experiment, options.budget), options.only)
+        if options.dry_run:
+            print(reproduce.dry_run(cases, place))
+            return
+        left = reproduce.run(cases, place)
+        if options.experiment in ("dynamics", "all") and not options.only:
+            dynamics.run(options.budget, place)
+        if left:
+            print(f"{len(left)} cases are left; run the same command again.")
+    if not options.dry_run and (options.experiment == "report" or results.is_dir()):
+        for file in report.write(results, Path(options.report)):
+            print(file)
 
 
 def list_models(options: argparse.Namespace) -> None:

@@ -64,10 +64,13 @@ def make_parser() -> argparse.ArgumentParser:
     _data_options(visual)
     visual.add_argument("--seed", type=int, default=0, help="(default: 0)")
     visual.add_argument("--epochs", type=int, help="full-batch steps of the search (default: the paper's 5000)")
-    visual.add_argument("--tangents", help="all or active: whose derivatives the search matches")
+    tangents = "all or active, or both: whose derivatives a search matches"
+    _several(visual, "--tangents", str, ["all"], tangents)
     visual.add_argument("--steps", type=int, default=200, help="steps of gradient descent (default: 200)")
     visual.add_argument("--runs", metavar="FOLDER", default="runs", help="where the search is kept (default: runs)")
     visual.add_argument("--out", metavar="FILE", required=True, help="the numbers as JSON, and the picture beside it")
+
+    _reproduce_parser(commands)
 
     listing = _command(commands, "list", does.list_models, "the published networks")
     listing.add_argument("pattern", nargs="?", default="*", help="such as 'conv4-*' (default: all)")
@@ -142,6 +145,21 @@ def _search_parser(commands: Any) -> None:
     search.add_argument("--dry-run", action="store_true", help="print the plan, memory and time; search nothing")
     search.add_argument("--devices", type=int, help="how many devices share each batch (default: all)")
     search.add_argument("--distributed", action="store_true", help="join other hosts (SLURM, TPU pod, JAX_* variables)")
+
+
+def _reproduce_parser(commands: Any) -> None:
+    parser = _command(commands, "reproduce", does.reproduce, "run the paper's experiments, as far as they are not done")
+    what = "table1, table2, curves, density, tradeoff, controls, dynamics, all; report: only write the report"
+    parser.add_argument("experiment", metavar="EXPERIMENT", help=what)
+    parser.add_argument("--budget", default="cpu", help="paper, cpu (about a day on two cores) or smoke (default: cpu)")
+    parser.add_argument("--results", metavar="FOLDER", default="results/reproduce", help="(default: results/reproduce)")
+    parser.add_argument("--report", metavar="FILE", default="results/REPORT.md", help="(default: results/REPORT.md)")
+    runs = "finished searches are taken from these folders; new ones go to the first"
+    _several(parser, "--runs", str, ["runs"], runs)
+    parser.add_argument("--only", nargs="+", default=[], metavar="GLOB", help="only the cases whose names match")
+    parser.add_argument("--no-search", action="store_true", help="only train what is there already")
+    parser.add_argument("--dry-run", action="store_true", help="list the cases and about how long they take")
+    _data_options(parser)
 
 
 def _recipe_options(parser: argparse.ArgumentParser) -> None:

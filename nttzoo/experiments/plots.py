@@ -12,8 +12,10 @@ from nttzoo.search.report import curves
 def trajectories(seen: Trajectories, path: Path) -> None:
     """The search's losses, the training losses, and the paths of the outputs, averaged over each class."""
     figure, axes = figures.subplots(1, 3, figsize=(15, 4.5))
-    curves(axes[0], seen.found, "kernel", "kernel distance")
-    styles = {"teacher": "C0-", "student": "C1-", "random": "C2-", "linearised teacher": "C0--"}
+    styles = {"teacher": "C0-", "random": "C2-", "linearised teacher": "C0--"}
+    for (who, found), color in zip(seen.found.items(), ("C1", "C3", "C4"), strict=False):
+        curves(axes[0], found, "kernel", "kernel distance", color=color, label=who)
+        styles[who] = f"{color}-"
     for who, losses in seen.losses().items():
         axes[1].plot(losses, styles[who], label=who)
     axes[1].set(xlabel="step of gradient descent", ylabel="loss", yscale="log", title="training loss")

@@ -6,7 +6,9 @@ loss. Their outputs, two numbers per image, are followed step by step, beside wh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -26,6 +28,7 @@ from nttzoo.sparsity import pruning
 IMAGES = 500
 DENSITY = 0.1
 LEARNING_RATE = 0.01
+SHOWN = 251  # steps whose losses are written down
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class Trajectories:
     model: str
     outputs: dict[str, Float[np.ndarray, "t n 2"]]
     targets: Float[np.ndarray, "n 2"]
-    found: search.Found
+    found: dict[str, search.Found]  # the searches of the students, by the students' names
 
     def losses(self) -> dict[str, Float[np.ndarray, " t"]]:
         """Half the squared distance to the targets, mean over images and outputs, at each step."""
@@ -49,17 +52,26 @@ class Trajectories:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        student = self.found.students[0]
+        losses, steps = self.losses(), len(self.outputs["teacher"]) - 1
+        shown = np.unique(np.linspace(0, steps, min(steps + 1, SHOWN)).astype(int))
         return {
             "model": self.model,
             "images": len(self.targets),
             "density": DENSITY,
-            "search_steps": self.found.plan.steps,
-            "tangents": self.found.plan.recipe.tangents,
-            "kernel_before": student.kernel_before,
-            "kernel_after": student.kernel_after,
+            "steps": steps,
+            "students": {
+                who: {
+                    "search_steps": found.plan.steps,
+                    "tangents": found.plan.recipe.tangents,
+                    "kernel_before": found.students[0].kernel_before,
+                    "kernel_after": found.students[0].kernel_after,
+                }
+                for who, found in self.found.items()
+            },
             "mean_distance_from_teacher": self.distances(),
-            "final_loss": {who: float(values[-1]) for who, values in self.losses().items()},
+            "final_loss": {who: float(values[-1]) for who, values in losses.items()},
+            "shown_steps": shown.tolist(),
+            "loss": {who: [float(f"{v:.5g}") for v in values[shown]] for who, values in losses.items()},
         }
 
 
@@ -70,23 +82,30 @@ def follow(
     seed: int = 0,
     steps: int = 200,
     epochs: int | None = None,
-    tangents: str | None = None,
-    journal: Journal,
+    tangents: Sequence[str] = ("all",),
+    folder: Path | None = None,
 ) -> Trajectories:
-    """Searches a student on zeros and ones, trains all networks for `steps` steps and follows their outputs.
+    """Searches students on zeros and ones, trains all networks for `steps` steps and follows their outputs.
 
-    `epochs`: steps of the search (None: the paper's 5000). `tangents`: of the search (None: the recipe's).
+    `epochs`: steps of a search (None: the paper's 5000). `tangents`: one student for each. `folder`: where the searches
+    are kept, so that they can be resumed.
     """
     if model not in recipes.VISUAL:
         raise UnknownName("architecture with a recipe for zeros and ones", model, recipes.VISUAL)
     x, targets = _zeros_and_ones(dataset)
     teacher = architectures.create(model, num_classes=2, input_shape=dataset.input_shape, rngs=seed)
     teacher.eval()
-    recipe = recipes.VISUAL[model].change(epochs=epochs, tangents=tangents)
-    config = SearchConfig(model=model, data=dataset.name, densities=(DENSITY,), seed=seed, recipe=recipe)
-    found = search.transfer(teacher, np.asarray(x), config, journal=journal)
+    found = {}
+    for kind in tangents:
+        recipe = recipes.VISUAL[model].change(epochs=epochs, tangents=kind)
+        config = SearchConfig(model=model, data=dataset.name, densities=(DENSITY,), seed=seed, recipe=recipe)
+        journal = Journal(None if folder is None else folder / kind)
+        who = "student" if len(tangents) == 1 else f"student, {kind} tangents"
+        found[who] = search.transfer(teacher, np.asarray(x), config, journal=journal)
+        journal.close()
     pruned = pruning.prune(nnx.clone(teacher), "random", density=DENSITY, key=seed)
-    networks: dict[str, Any] = {"teacher": teacher, "student": found.students[0].model, "random": pruned}
+    networks: dict[str, Any] = {"teacher": teacher, **{who: f.students[0].model for who, f in found.items()}}
+    networks["random"] = pruned
     outputs = {who: descend(network, x, targets, steps) for who, network in networks.items()}
     outputs["linearised teacher"] = linearized.gradient_descent(
         empirical_ntk(teacher, x),

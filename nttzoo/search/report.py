@@ -39,17 +39,17 @@ def plot(found: Found, path: Path) -> None:
     figures.save(figure, path)
 
 
-def curves(axis: Any, found: Found, term: str, label: str) -> None:
-    """One term of the loss over the steps, for every student."""
+def curves(axis: Any, found: Found, term: str, title: str, *, color: str = "", label: str = "") -> None:
+    """One term of the loss over the steps, for every student; color and label are for a single one."""
     for i, student in enumerate(found.students):
-        name, color = student.target.name, f"C{i}"
+        name, own = student.target.name, color or f"C{i}"
         entries = [(line["step"], line["students"][name]) for line in found.reports]
         batches = [(step, entry[term]) for step, entry in entries if term in entry]
         held = [(step, entry[f"held_out_{term}"]) for step, entry in entries if f"held_out_{term}" in entry]
-        axis.plot(*zip(*batches, strict=True), color=color, alpha=0.4, linewidth=1)
-        axis.plot(*zip(*held, strict=True), color=color, marker="o", markersize=3, label=name)
+        axis.plot(*zip(*batches, strict=True), color=own, alpha=0.4, linewidth=1)
+        axis.plot(*zip(*held, strict=True), color=own, marker="o", markersize=3, label=label or name)
     dots = "held out" if found.plan.held_out else "a fixed set"
-    axis.set(xlabel="step", ylabel=label, yscale="log", title=f"{label}\nline: batches, dots: {dots}")
+    axis.set(xlabel="step", ylabel=title, yscale="log", title=f"{title}\nline: batches, dots: {dots}")
     axis.legend(frameon=False)
 
 

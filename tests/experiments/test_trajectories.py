@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from nttzoo import cli, data, search
+from nttzoo import cli, data
 from nttzoo.errors import DataError, UnknownName
 from nttzoo.experiments import trajectories
 
@@ -38,7 +38,7 @@ def test_the_students_path_is_nearer_to_the_teachers_than_a_random_networks(tmp_
 
 def test_what_cannot_be_followed_is_refused():
     with pytest.raises(UnknownName, match="lenet300"):
-        trajectories.follow("conv4", data.load("mnist5k"), journal=search.Journal())
+        trajectories.follow("conv4", data.load("mnist5k"))
     few = data.from_arrays(*(np.zeros((9, 28, 28, 1), np.uint8), np.zeros(9, int)) * 2)
     with pytest.raises(DataError, match="9 images of its first two classes; 500 are needed"):
-        trajectories.follow("lenet300", few, journal=search.Journal())
+        trajectories.follow("lenet300", few)

@@ -1,0 +1,168 @@
+"""`reproduce`: runs the cases of an experiment that have no result yet. Killed at any point, it goes on where it was.
+
+Every case is independent and has a result file of its own, so several processes, and machines that share a disk, may
+work on one plan; a case that another process is at work on is left to it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from nttzoo import data, search
+from nttzoo._util import console, provenance
+from nttzoo._util.lock import FileLock
+from nttzoo.data import Dataset
+from nttzoo.errors import BusyError, OptionError
+from nttzoo.experiments import baselines, estimates, students
+from nttzoo.experiments.cases import Case
+from nttzoo.experiments.students import Source
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """Where results go, where finished searches are, and where new ones are kept.
+
+    `runs`: folders of searches, or of one search each; new searches and trained weights go into the first.
+    """
+
+    results: Path
+    runs: tuple[Path, ...] = (Path("runs"),)
+    search: bool = True  # whether to search for what is missing
+    where: dict[str, Any] = field(default_factory=dict)  # where data is: options of `data.load`
+
+    def dataset(self, name: str) -> Dataset:
+        """The data set, loaded once."""
+        return _load(name, tuple(sorted(self.where.items())))
+
+
+@cache
+def _load(name: str, where: tuple[tuple[str, Any], ...]) -> Dataset:
+    return data.load(name, **dict(where))
+
+
+def select(cases: Sequence[Case], only: Sequence[str]) -> list[Case]:
+    """The cases whose names match one of the globs; all, if there is no glob."""
+    chosen = [case for case in cases if not only or any(fnmatchcase(case.name, pattern) for pattern in only)]
+    if cases and not chosen:
+        raise OptionError(f"no case matches {', '.join(only)}. `--dry-run` lists them; one is {cases[0].name!r}.")
+    return chosen
+
+
+def run(cases: Sequence[Case], place: Workplace, *, say: Say = print) -> list[Case]:
+    """Runs what has no result yet, in order; returns the cases that are left to other processes or have no student."""
+    times = estimates.Estimates(place.results)
+    left: list[Case] = []
+    todo = [case for case in cases if not case.file(place.results).exists()]
+    say(f"{len(cases)} cases, {len(cases) - len(todo)} done.")
+    for number, case in enumerate(todo, 1):
+        began, student = time.monotonic(), _known(case, place)
+        note = _attempt(case, place)
+        if note is not None:
+            left.append(case)
+            say(f"[{number}/{len(todo)}] {case.name}: {note}")
+            continue
+        result = provenance.read_json(case.file(place.results))
+        times.learn(case, time.monotonic() - began, student=student)
+        rest = sum(seconds for _, seconds in _outlook(todo[number:], place, times))
+        accuracy = f"{result['test_accuracy']:.2%} in {estimates.duration(time.monotonic() - began)}"
+        say(f"[{number}/{len(todo)}] {case.name}: {accuracy}; about {estimates.duration(rest)} left")
+    return left
+
+
+def dry_run(cases: Sequence[Case], place: Workplace) -> str:
+    """Every case, what it still needs, and about how long that takes."""
+    outlook = _outlook(cases, place, estimates.Estimates(place.results))
+    rows = [
+        (case.name, what, "" if what == "done" else estimates.duration(seconds))
+        for case, (what, seconds) in zip(cases, outlook, strict=True)
+    ]
+    rows.append(("total", "", estimates.duration(sum(seconds for _, seconds in outlook))))
+    return console.table("", ("case", "to do", "time, about"), rows, total=True)
+
+
+def _outlook(cases: Sequence[Case], place: Workplace, times: estimates.Estimates) -> list[tuple[str, float]]:
+    """What is to be done for each case, and about how many seconds it takes; a search serves all cases that need it."""
+    searched: set[str] = set()
+    found = []
+    for case in cases:
+        if case.file(place.results).exists():
+            found.append(("done", 0.0))
+            continue
+        student = not case.searched or case.student in searched or _known(case, place)
+        searched |= {case.student}
+        found.append(("train" if student else "search, train", times.seconds(case, student=student)))
+    return found
+
+
+def _known(case: Case, place: Workplace) -> bool:
+    return case.searched and students.find(case.search(), place.runs) is not None
+
+
+def _attempt(case: Case, place: Workplace) -> str | None:
+    """Runs a case; or says why not."""
+    try:
+        with _alone(case.file(place.results)):
+            if case.file(place.results).exists():
+                return None
+            source = _student(case, place) if case.searched else None
+            if case.searched and source is None:
+                return "its student has not been searched for"
+            _train(case, place, source)
+            return None
+    except BusyError:
+        return "another process is at work on it"
+
+
+@contextmanager
+def _alone(target: Path) -> Iterator[None]:
+    """One process at a time on a result."""
+    path = target.with_name(f".{target.name}.lock")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    lock = FileLock(path)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        lock.release()
+
+
+def _student(case: Case, place: Workplace) -> Source | None:
+    """The student of a case: found, or searched for now."""
+    config = case.search()
+    if (source := students.find(config, place.runs)) or not place.search:
+        return source
+    return students.found_by(search.run(config, out=place.runs[0] / case.student, **place.where), config)
+
+
+def _train(case: Case, place: Workplace, source: Source | None) -> None:
+    """Trains the network of a case and writes its result; the weights of students are kept beside the searches."""
+    dataset = place.dataset(case.data)
+    network = students.network(case, dataset, source)
+    settings: dict[str, Any] = {"model": case.model, "method": case.method, "scheme": case.scheme}
+    trained = baselines.train_network(network, dataset, case.training, settings)
+    content = trained.to_dict()
+    result = {
+        "case": case.to_dict(),
+        "test_accuracy": content["test_accuracy"],
+        "student": source.about if source else None,
+        "layers": [asdict(layer) for layer in trained.density.layers],
+        "speedup": content["speedup"],
+        "history": content["history"],
+        **provenance.origin(),
+    }
+    if source and not case.control:
+        about = {"architecture": case.model, "data": case.data, "density": case.density, "scheme": case.scheme}
+        about |= {"recipe": case.method, "seed": case.seed, "train_epochs": case.training.epochs}
+        about["test_accuracy"] = content["test_accuracy"]
+        search.save_student(place.runs[0] / "trained" / case.name, network, about)
+    provenance.write_json(case.file(place.results), result)

@@ -1,0 +1,100 @@
+"""Where the sparse network of a case comes from: a finished search, the zoo, or a search now."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from nttzoo import architectures, search, zoo
+from nttzoo._util import provenance
+from nttzoo.data import Dataset
+from nttzoo.errors import NttzooError
+from nttzoo.experiments import controls
+from nttzoo.experiments.baselines import scoring_batch
+from nttzoo.experiments.cases import Case
+from nttzoo.search import SearchConfig
+from nttzoo.sparsity import pruning
+
+DISTANCES = ("kernel_before", "kernel_after", "target_before", "target_after")
+
+
+class Source(NamedTuple):
+    """A student's network, and what a result says about it."""
+
+    model: Any
+    about: dict[str, Any]
+
+
+def network(case: Case, dataset: Dataset, source: Source | None) -> Any:
+    """The network of a case before training; `source` is the student of a searched one."""
+    shapes: dict[str, Any] = {"num_classes": dataset.num_classes, "input_shape": dataset.input_shape}
+    dense = architectures.create(case.model, rngs=case.seed, **shapes)
+    dense.input_spec = dataset.input_spec
+    if source is not None:
+        made = source.model
+    elif case.method == "dense":
+        return dense
+    else:
+        made = architectures.create(case.model, rngs=case.seed, **shapes)
+        made.input_spec = dataset.input_spec
+        batch = scoring_batch(dataset, case.seed)
+        pruning.prune(made, case.method, density=case.density, scheme=case.scheme, batch=batch, key=case.seed)
+    return controls.apply(made, case.control, dense=dense, key=case.seed) if case.control else made
+
+
+def find(config: SearchConfig, runs: Sequence[Path]) -> Source | None:
+    """A student with exactly this search behind it: in one of the folders of runs, or in the zoo."""
+    (target,) = config.targets
+    for folder in _finished(runs):
+        try:
+            summary = provenance.read_json(folder / "summary.json")
+            if _matches(config, summary["config"]) and target.name in summary["students"]:
+                model, _ = search.load_student(folder / "students" / target.name)
+                return Source(model, _about(folder.name, summary, target.name))
+        except (NttzooError, KeyError, TypeError):
+            continue  # of another version, or damaged: not ours to use
+    return _published(config)
+
+
+def found_by(summary: search.Summary, config: SearchConfig) -> Source:
+    """The student of a search that has just ended."""
+    (target,) = config.targets
+    model, _ = search.load_student(summary.folder / "students" / target.name)
+    return Source(model, _about(summary.folder.name, summary.content, target.name))
+
+
+def _finished(runs: Sequence[Path]) -> list[Path]:
+    """The folders of finished searches: those given, and those in the folders given."""
+    return [file.parent for folder in runs for file in (folder / "summary.json", *sorted(folder.glob("*/summary.json")))
+            if file.exists()]  # fmt: skip
+
+
+def _matches(config: SearchConfig, theirs: dict[str, Any]) -> bool:
+    """Whether a run's students include this config's; what is None, or was not known yet, is the same."""
+    ours = json.loads(json.dumps(config.to_dict()))
+    same = all(ours[key] == theirs[key] for key in ("model", "data", "seed")) and not theirs.get("exclude")
+    recipes = [{k: v for k, v in recipe.items() if v is not None} for recipe in (ours["recipe"], theirs["recipe"])]
+    (density,), (scheme,) = ours["densities"], ours["schemes"]
+    return same and recipes[0] == recipes[1] and density in theirs["densities"] and scheme in theirs["schemes"]
+
+
+def _about(folder: str, summary: dict[str, Any], name: str) -> dict[str, Any]:
+    student = summary["students"][name]
+    return {"run": folder, "steps": summary["steps"], **{key: student[key] for key in DISTANCES}}
+
+
+def _published(config: SearchConfig) -> Source | None:
+    (target,) = config.targets
+    name = f"{config.model}-{config.data}-{target.name}"
+    if name not in zoo.list_models():
+        return None
+    metrics = zoo.info(name).metrics
+    told = {k: v for k, v in metrics["recipe"].items() if v is not None}
+    ours = {k: v for k, v in asdict(config.recipe).items() if v is not None}
+    if metrics["seed"] != config.seed or told != ours:
+        return None
+    about = {key: metrics[key] for key in ("kernel_before", "kernel_after")}
+    return Source(zoo.load(name), {"published": name, "steps": metrics["search_steps"], **about})
