@@ -59,7 +59,7 @@ def choose(estimator: Estimator, key: Array) -> Array | None:
 def compare(model: str, draws: int, bar: Any = None) -> list[dict[str, Any]]:
     """Each estimator's relative variance and bias, against the exact gradient's mean over batches, and its time."""
     dataset = data.load("mnist5k")
-    images = dataset.standardise(dataset.train.images)
+    images = dataset.standardize(dataset.train.images)
     teacher, student = (architectures.create(model, rngs=0) for _ in range(2))
     teacher.eval()
     student.eval()

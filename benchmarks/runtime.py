@@ -31,7 +31,7 @@ CALL_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class Case:
-    """A network to measure, and the ONNX file that it is measured from (dense initialisers: all runtimes take them)."""
+    """A network to measure, and the ONNX file that it is measured from (dense initializers: all runtimes take them)."""
 
     name: str
     architecture: str

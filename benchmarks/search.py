@@ -19,7 +19,7 @@ from nttzoo.search import SearchConfig, recipes
 from nttzoo.search.config import Plan
 from nttzoo.search.devices import make_mesh
 from nttzoo.search.loop import prepare
-from nttzoo.search.objective import behaviour, ntt_loss
+from nttzoo.search.objective import behavior, ntt_loss
 
 # architecture, data set of its recipe, outputs sampled (None: all), steps per measurement
 CASES: list[tuple[str, str, int | None, int]] = [
@@ -43,7 +43,7 @@ def _students(model: str, data: str, outputs: int | None, devices: int, batch: i
 
 
 def overhead(model: str, data: str, outputs: int | None, steps: int) -> dict[str, Any]:
-    """Milliseconds of a step in the search's loop, and of its teacher's behaviour and student's gradient alone."""
+    """Milliseconds of a step in the search's loop, and of its teacher's behavior and student's gradient alone."""
     students = _students(model, data, outputs, 1)
     states = students.start()
     x = jnp.asarray(students.images[: students.recipe.batch_size])
@@ -52,8 +52,8 @@ def overhead(model: str, data: str, outputs: int | None, steps: int) -> dict[str
     @jax.jit
     def bare(state: Any, teacher_params: Any, x: Any) -> Any:
         merge = students.merged
-        seen = behaviour(merge(teacher_params, students.full_masks), x, chosen)
-        options: dict[str, Any] = {"density": 0.03, "weights": students.recipe}
+        seen = behavior(merge(teacher_params, students.full_masks), x, chosen)
+        options: dict[str, Any] = {"density": 0.03, "coefficients": students.recipe.coefficients}
         loss = lambda p: ntt_loss(merge(p, state.masks), seen, x, chosen, **options)[0]  # noqa: E731
         return jax.value_and_grad(loss)(state.params)
 

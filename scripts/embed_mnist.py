@@ -8,7 +8,7 @@ import numpy as np
 from nttzoo import data
 
 
-def first_of_each(part: data.Labelled, per_class: int) -> np.ndarray:
+def first_of_each(part: data.Labeled, per_class: int) -> np.ndarray:
     """Indices of the first `per_class` examples of each digit, in the original order."""
     return np.sort(np.concatenate([np.flatnonzero(part.labels == digit)[:per_class] for digit in range(10)]))
 

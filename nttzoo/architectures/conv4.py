@@ -29,7 +29,7 @@ class Conv4(Network):
         self.dropout2 = nnx.Dropout(0.25, rngs=rngs)
         self.dropout3 = nnx.Dropout(0.5, rngs=rngs)
 
-    def features(self, images: Array, rngs: nnx.Rngs | None) -> Array:
+    def logits(self, images: Array, rngs: nnx.Rngs | None) -> Array:
         """Pooling before ReLU, which is the same and costs less."""
         x = nnx.relu(self.conv1(images))
         x = nnx.relu(max_pool(self.conv2(x)))

@@ -15,12 +15,12 @@ _INIT = {"kernel_init": nnx.initializers.glorot_normal(), "bias_init": nnx.initi
 
 
 def linear(inputs: int, outputs: int, rngs: nnx.Rngs) -> nn.Linear:
-    """A masked linear layer, initialised as the paper's."""
+    """A masked linear layer, initialized as the paper's."""
     return nn.Linear(inputs, outputs, rngs=rngs, **_INIT)
 
 
 def conv(inputs: int, outputs: int, window: int, rngs: nnx.Rngs) -> nn.Conv:
-    """A masked convolution without padding, initialised as the paper's."""
+    """A masked convolution without padding, initialized as the paper's."""
     return nn.Conv(inputs, outputs, (window, window), padding="VALID", rngs=rngs, **_INIT)
 
 

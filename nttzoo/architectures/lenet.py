@@ -24,7 +24,7 @@ class LeNet300(Network):
         self.linear2 = linear(300, 100, rngs)
         self.linear3 = linear(100, num_classes, rngs)
 
-    def features(self, images: Array, rngs: nnx.Rngs | None) -> Array:
+    def logits(self, images: Array, rngs: nnx.Rngs | None) -> Array:
         """784 - 300 - 100 - classes."""
         x = images.reshape(images.shape[0], -1)
         x = nnx.relu(self.linear1(x))
@@ -46,7 +46,7 @@ class LeNet5(Network):
         self.linear1 = linear(flat, 500, rngs)
         self.linear2 = linear(500, num_classes, rngs)
 
-    def features(self, images: Array, rngs: nnx.Rngs | None) -> Array:
+    def logits(self, images: Array, rngs: nnx.Rngs | None) -> Array:
         """Pooling before ReLU, which is the same and costs less."""
         x = nnx.relu(max_pool(self.conv1(images)))
         x = nnx.relu(max_pool(self.conv2(x)))

@@ -30,13 +30,13 @@ class Network(nnx.Module):
         self.num_classes = num_classes
         self.input_shape = input_shape
 
-    def features(self, images: Float[Array, "n h w c"], rngs: nnx.Rngs | None) -> Float[Array, "n classes"]:
-        """Standardised images -> logits."""
+    def logits(self, images: Float[Array, "n h w c"], rngs: nnx.Rngs | None) -> Float[Array, "n classes"]:
+        """Standardized images -> logits."""
         raise NotImplementedError
 
     def __call__(self, images: Float[Array, "n h w c"], *, rngs: nnx.Rngs | None = None) -> Float[Array, "n classes"]:
         check_images(images, self.input_shape, type(self).__name__)
-        return self.features(images, rngs)
+        return self.logits(images, rngs)
 
 
 def check_images(images: Array, input_shape: Shape, who: str) -> None:
@@ -46,13 +46,13 @@ def check_images(images: Array, input_shape: Shape, who: str) -> None:
         raise ShapeError(f"{who} takes images of shape [n, {expected}], got {list(images.shape)}.")
     if not jnp.issubdtype(images.dtype, jnp.floating):
         raise ShapeError(
-            f"{who} takes standardised floating-point images, got {images.dtype}. "
-            "nttzoo.data.standardise(images, mean, std) turns raw uint8 images into them."
+            f"{who} takes standardized floating-point images, got {images.dtype}. "
+            "nttzoo.data.standardize(images, mean, std) turns raw uint8 images into them."
         )
 
 
 def create(name: str, *, num_classes: int = 10, input_shape: Shape | None = None, rngs: nnx.Rngs | int) -> Network:
-    """A freshly initialised network with full masks, in training mode, for images of `input_shape` (h, w, c).
+    """A freshly initialized network with full masks, in training mode, for images of `input_shape` (h, w, c).
 
     `rngs` seeds weights and dropout: an `nnx.Rngs`, or a number.
     """

@@ -110,7 +110,7 @@ def compare(options: argparse.Namespace) -> None:
     print(comparison.table(content))
 
 
-def visualise(options: argparse.Namespace) -> None:
+def visualize(options: argparse.Namespace) -> None:
     """Follows networks on zeros and ones; writes numbers and a picture."""
     from nttzoo import data
     from nttzoo._util import provenance

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from nttzoo import __version__
@@ -20,7 +20,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    train = _command(commands, "train", does.train, "prune a network and train it on labelled images")
+    train = _command(commands, "train", does.train, "prune a network and train it on labeled images")
     _model_options(train)
     train.add_argument("--data", default="mnist5k", help="mnist5k (embedded), mnist, fashion_mnist, cifar10 or svhn")
     train.add_argument(
@@ -55,7 +55,11 @@ def make_parser() -> argparse.ArgumentParser:
     compare.add_argument("--out", metavar="FILE", required=True, help="the comparison as JSON; grows case by case")
 
     visual = _command(
-        commands, "visualise", does.visualise, "follow teacher and student while they learn zeros and ones"
+        commands,
+        "visualize",
+        does.visualize,
+        "follow teacher and student while they learn zeros and ones",
+        ["visualise"],
     )
     visual.add_argument("--model", default="lenet300", help="lenet300 or lenet5 (default: lenet300)")
     visual.add_argument(
@@ -184,8 +188,12 @@ def _several(
     parser.add_argument(option, type=kind, nargs="+", default=default, help=f"{text} (default: {shown})")
 
 
-def _command(commands: Any, name: str, run: Handler, summary: str) -> argparse.ArgumentParser:
-    parser = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+def _command(
+    commands: Any, name: str, run: Handler, summary: str, aliases: Sequence[str] = ()
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(
+        name, help=summary, description=summary[0].upper() + summary[1:] + ".", aliases=aliases
+    )
     parser.set_defaults(run=run)
     return parser
 

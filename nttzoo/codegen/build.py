@@ -45,8 +45,8 @@ class Compiled:
         inputs = np.asarray(inputs)
         if inputs.dtype.kind in "biu":
             raise ShapeError(
-                f"{self.source.name} takes standardised floats, got {inputs.dtype}: "
-                "`model.input_spec.standardise(images)` makes them."
+                f"{self.source.name} takes standardized floats, got {inputs.dtype}: "
+                "`model.input_spec.standardize(images)` makes them."
             )
         inputs = np.ascontiguousarray(inputs, np.float32)
         if inputs.shape[1:] != self.input_shape:

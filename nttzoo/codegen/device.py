@@ -99,7 +99,7 @@ def check(name: str, *, images: int) -> dict[str, Any]:
     model: Any = zoo.load(name, weights="trained")
     spec = model.input_spec
     if spec.shape == (28, 28, 1):
-        inputs, what = np.asarray(spec.standardise(data.load("mnist5k").test.images[:images])), "embedded digits"
+        inputs, what = np.asarray(spec.standardize(data.load("mnist5k").test.images[:images])), "embedded digits"
     else:
         what = "random numbers"  # no images of this shape are embedded
         inputs = np.random.default_rng(0).normal(size=(images, *spec.shape)).astype(np.float32)

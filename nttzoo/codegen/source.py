@@ -66,7 +66,7 @@ def header(name: str, arena: int, batch_arena: int, inputs: int, outputs: int, a
     if "classes" in about:
         declared.append(f"extern const char *const {name}_classes[{len(about['classes'])}];")
     shape = f", an array {about['shape']} in C order" if "shape" in about else ""
-    scaled = " * Inputs are standardised: (pixel / 255 - mean) / std, per channel.\n" if "mean" in about else ""
+    scaled = " * Inputs are standardized: (pixel / 255 - mean) / std, per channel.\n" if "mean" in about else ""
     sizes = {"arena": arena, "batch_arena": batch_arena, "inputs": inputs, "outputs": outputs}
     texts = {"shape": shape, "scaled": scaled, "declared": "".join(f"{line}\n" for line in declared)}
     return kernels.HEADER.format(name=name, upper=upper, **sizes, **texts)

@@ -1,6 +1,6 @@
 """Images with and without labels, their batches, and data sets of one's own.
 
-Images stay uint8 [n, h, w, c] until they are on the device; `standardise` then makes them float32 there.
+Images stay uint8 [n, h, w, c] until they are on the device; `standardize` then makes them float32 there.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Array, Float, Integer, Num
 
+from nttzoo._util.deprecation import renamed_attribute, renamed_method
 from nttzoo.data.input_spec import InputSpec
 from nttzoo.errors import DataError, OptionError, ShapeError
 
@@ -19,7 +20,7 @@ ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
 @dataclass(frozen=True)
-class Unlabelled:
+class Unlabeled:
     """Images alone, for the search: there are no labels in it that could leak."""
 
     images: Num[np.ndarray, "n h w c"]
@@ -34,7 +35,7 @@ class Unlabelled:
 
 
 @dataclass(frozen=True)
-class Labelled:
+class Labeled:
     """Images with their labels."""
 
     images: Num[np.ndarray, "n h w c"]
@@ -48,17 +49,17 @@ class Labelled:
         for chosen in epoch_order(np.random.default_rng(seed), len(self), size):
             yield self.images[chosen], self.labels[chosen]
 
-    def split(self, fraction: float, *, seed: int) -> tuple[Labelled, Labelled]:
+    def split(self, fraction: float, *, seed: int) -> tuple[Labeled, Labeled]:
         """(rest, held out): a seeded random `fraction` of the examples is held out."""
         if not 0 <= fraction < 1:
             raise OptionError(f"the held-out fraction must be in [0, 1), got {fraction}.")
         order = np.random.default_rng(seed).permutation(len(self))
         held, rest = np.split(order, [round(fraction * len(self))])
-        return Labelled(self.images[rest], self.labels[rest]), Labelled(self.images[held], self.labels[held])
+        return Labeled(self.images[rest], self.labels[rest]), Labeled(self.images[held], self.labels[held])
 
-    def without_labels(self) -> Unlabelled:
+    def without_labels(self) -> Unlabeled:
         """The images alone."""
-        return Unlabelled(self.images)
+        return Unlabeled(self.images)
 
 
 @dataclass(frozen=True)
@@ -66,10 +67,10 @@ class Dataset:
     """A training and a test set, their class names, and the statistics of the training images."""
 
     name: str
-    train: Labelled
-    test: Labelled
+    train: Labeled
+    test: Labeled
     classes: tuple[str, ...]
-    licence: str = "not stated"
+    license: str = "not stated"
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -97,9 +98,12 @@ class Dataset:
         mean, std = (tuple(map(float, moments)) for moments in (self.mean, self.std))
         return InputSpec(tuple(self.input_shape), mean, std, tuple(self.classes))
 
-    def standardise(self, images: Num[np.ndarray, "n h w c"]) -> Float[Array, "n h w c"]:
+    def standardize(self, images: Num[np.ndarray, "n h w c"]) -> Float[Array, "n h w c"]:
         """Images on the scale of this data set's training images: mean 0 and standard deviation 1 per channel."""
-        return self.input_spec.standardise(images)
+        return self.input_spec.standardize(images)
+
+    standardise = renamed_method("standardise", "standardize")
+    licence = renamed_attribute("licence", "license")
 
     @cached_property
     def _moments(self) -> tuple[np.ndarray, np.ndarray]:
@@ -144,7 +148,7 @@ def from_arrays(
 
 
 def validated(
-    name: str, arrays: dict[str, np.ndarray], classes: tuple[str, ...], licence: str = "not stated"
+    name: str, arrays: dict[str, np.ndarray], classes: tuple[str, ...], license: str = "not stated"
 ) -> Dataset:
     """A data set of these arrays (x_train, y_train, x_test, y_test), if they are images and labels."""
     for part in ("train", "test"):
@@ -164,6 +168,6 @@ def validated(
             raise DataError(f"y_{part} of {name!r} has labels outside 0 ... {len(classes) - 1}.")
     if arrays["x_train"].shape[1:] != arrays["x_test"].shape[1:]:
         raise ShapeError(f"training and test images of {name!r} differ in shape.")
-    train = Labelled(arrays["x_train"], arrays["y_train"].astype(np.int32))
-    test = Labelled(arrays["x_test"], arrays["y_test"].astype(np.int32))
-    return Dataset(name, train, test, classes, licence)
+    train = Labeled(arrays["x_train"], arrays["y_train"].astype(np.int32))
+    test = Labeled(arrays["x_test"], arrays["y_test"].astype(np.int32))
+    return Dataset(name, train, test, classes, license)

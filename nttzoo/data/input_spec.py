@@ -9,19 +9,23 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Num
 
+from nttzoo._util.deprecation import renamed_method
+
 
 @dataclass(frozen=True)
 class InputSpec:
-    """What a network's inputs need: images of `shape`, standardised with `mean` and `std`; what its outputs mean."""
+    """What a network's inputs need: images of `shape`, standardized with `mean` and `std`; what its outputs mean."""
 
     shape: tuple[int, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
     classes: tuple[str, ...]
 
-    def standardise(self, images: Num[Array, "n h w c"] | Num[np.ndarray, "n h w c"]) -> Float[Array, "n h w c"]:
+    def standardize(self, images: Num[Array, "n h w c"] | Num[np.ndarray, "n h w c"]) -> Float[Array, "n h w c"]:
         """Raw images (uint8, or floats from 0 to 1) as the network takes them."""
-        return standardise(jnp.asarray(images), *(jnp.asarray(x, jnp.float32) for x in (self.mean, self.std)))
+        return standardize(jnp.asarray(images), *(jnp.asarray(x, jnp.float32) for x in (self.mean, self.std)))
+
+    standardise = renamed_method("standardise", "standardize")
 
     def to_dict(self) -> dict[str, list[Any]]:
         """For JSON, among other things that are known of a network."""
@@ -34,7 +38,7 @@ class InputSpec:
         return cls(*(tuple(content[key]) for key in ("input_shape", "mean", "std", "classes")))
 
 
-def standardise(
+def standardize(
     images: Num[Array, "n h w c"], mean: Float[Array, " c"], std: Float[Array, " c"]
 ) -> Float[Array, "n h w c"]:
     """(images - mean) / std per channel in float32; uint8 images are first scaled to 0 ... 1."""

@@ -27,14 +27,14 @@ class Source:
     tfds_name: str
     input_shape: tuple[int, int, int]
     classes: tuple[str, ...]
-    licence: str
+    license: str
     embedded: bool = False
 
 
 SOURCES: Registry[Source] = Registry("data set")
-_MNIST_LICENCE = "CC BY-SA 3.0"
-SOURCES.register("mnist5k")(Source("mnist", (28, 28, 1), DIGITS, _MNIST_LICENCE, embedded=True))
-SOURCES.register("mnist")(Source("mnist", (28, 28, 1), DIGITS, _MNIST_LICENCE))
+_MNIST_LICENSE = "CC BY-SA 3.0"
+SOURCES.register("mnist5k")(Source("mnist", (28, 28, 1), DIGITS, _MNIST_LICENSE, embedded=True))
+SOURCES.register("mnist")(Source("mnist", (28, 28, 1), DIGITS, _MNIST_LICENSE))
 SOURCES.register("fashion_mnist")(
     Source(
         "fashion_mnist",
@@ -110,7 +110,7 @@ def _checked(name: str, source: Source, arrays: dict[str, np.ndarray]) -> Datase
         # Some copies of SVHN call the digit zero 10.
         for part in ("y_train", "y_test"):
             arrays[part] = np.where(arrays[part] == 10, 0, arrays[part])
-    dataset = validated(name, arrays, source.classes, licence=source.licence)
+    dataset = validated(name, arrays, source.classes, license=source.license)
     for images in (dataset.train.images, dataset.test.images):
         if images.shape[1:] != source.input_shape or images.dtype != np.uint8:
             raise DataError(

@@ -56,10 +56,10 @@ class Trained:
 
 
 def scoring_batch(data: Dataset, seed: int) -> tuple[Array, Array]:
-    """The labelled batch on which SNIP scores weights: up to 100 standardised images, 128 of CIFAR-10 and SVHN."""
+    """The labeled batch on which SNIP scores weights: up to 100 standardized images, 128 of CIFAR-10 and SVHN."""
     count = min(SCORING_IMAGES.get(data.name, 100), len(data.train))
     images, labels = next(data.train.batches(count, seed=seed))
-    return data.standardise(images), jnp.asarray(labels)
+    return data.standardize(images), jnp.asarray(labels)
 
 
 def train_baseline(

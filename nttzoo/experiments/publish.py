@@ -91,7 +91,7 @@ def _metrics(
         "layers": [asdict(layer) for layer in masks.density_report(model).layers],
         "speedup": speedup,
         **dataset.input_spec.to_dict(),
-        "licence": dataset.licence,
+        "licence": dataset.license,
         **{key: comparison.origin_of(content, best)[key] for key in ("command", "date", "versions", "machine")},
     }
     return metrics, folder
@@ -129,7 +129,7 @@ def _part(home: Path, name: str) -> Path:
 def _write_entry(part: Path, metrics: dict[str, Any], student: Path, dataset: Dataset) -> None:
     """Writes both folders of an entry."""
     name = metrics["name"]
-    images = np.asarray(dataset.standardise(dataset.test.images[:64]))
+    images = np.asarray(dataset.standardize(dataset.test.images[:64]))
     shutil.rmtree(part, ignore_errors=True)
     people, machines = part / "models" / name, part / "checkpoints" / name
     people.mkdir(parents=True)

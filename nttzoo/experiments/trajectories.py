@@ -141,4 +141,4 @@ def _zeros_and_ones(dataset: Dataset) -> tuple[Float[Array, "n h w c"], Float[Ar
     if len(chosen) < IMAGES:
         raise DataError(f"{dataset.name!r} has {len(chosen)} images of its first two classes; {IMAGES} are needed.")
     chosen = chosen[:IMAGES]
-    return dataset.standardise(dataset.train.images[chosen]), jax.nn.one_hot(dataset.train.labels[chosen], 2)
+    return dataset.standardize(dataset.train.images[chosen]), jax.nn.one_hot(dataset.train.labels[chosen], 2)

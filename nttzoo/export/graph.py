@@ -1,4 +1,4 @@
-"""ONNX graphs made fit for people: static shapes, names after the model's layers, sparse initialisers.
+"""ONNX graphs made fit for people: static shapes, names after the model's layers, sparse initializers.
 
 All functions change a `ModelProto` in place. The only room besides `export` and `codegen` that knows ONNX's protos.
 """
@@ -121,7 +121,7 @@ def use_sparse_initializers(graph: onnx.GraphProto) -> None:
 
 
 def constants(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
-    """All initialisers as dense arrays, whichever way they are stored."""
+    """All initializers as dense arrays, whichever way they are stored."""
     found = {constant.name: numpy_helper.to_array(constant) for constant in graph.initializer}
     for sparse in graph.sparse_initializer:
         values = numpy_helper.to_array(sparse.values)

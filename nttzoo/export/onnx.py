@@ -72,9 +72,9 @@ def export_onnx(
 
     `model`: an NNX model, the name of a published network, or the Path of a search of one's own (then `weights` says
     which). `name`: what the file calls itself, if not like the network or the file. `sparse`: weights as sparse
-    initialisers, a small file; dense ones are for runtimes that want them. `batch`: a name for a batch of any size, or
+    initializers, a small file; dense ones are for runtimes that want them. `batch`: a name for a batch of any size, or
     a number. `layout`: of the images that the file takes. `input_shape`: of one input, if the model does not know.
-    `images`: standardised images to check on, besides random ones.
+    `images`: standardized images to check on, besides random ones.
     """
     target = check_writable(path)
     _check_options(opset, batch, layout)
@@ -235,7 +235,7 @@ def test_inputs(shape: tuple[int, ...], batch: str | int, images: Any) -> list[n
     inputs = [np.random.default_rng(0).normal(size=(size, *shape)).astype(np.float32)]
     if images is None and shape == (28, 28, 1):
         digits = data.load("mnist5k")
-        images = digits.standardise(digits.test.images[:64])
+        images = digits.standardize(digits.test.images[:64])
     if images is not None:
         images = np.asarray(images, np.float32)
         inputs.append(np.resize(images, (batch, *shape)) if isinstance(batch, int) else images)

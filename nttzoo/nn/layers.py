@@ -1,7 +1,7 @@
 """Sparse layers: NNX's own Linear, LinearGeneral and Conv with a mask that every forward pass applies.
 
 A masked layer is a subclass of its NNX layer and runs that layer's own forward pass, so all options behave the same.
-The kernel keeps the pruned weights in memory, but no forward pass sees them, whatever an optimiser does to them, and
+The kernel keeps the pruned weights in memory, but no forward pass sees them, whatever an optimizer does to them, and
 their gradients are zero.
 """
 
@@ -24,7 +24,7 @@ Path = tuple[Any, ...]
 
 
 class Mask(nnx.Variable):
-    """Which weights of a kernel survive: bool, of the kernel's shape. Not an `nnx.Param`: optimisers leave it alone."""
+    """Which weights of a kernel survive: bool, of the kernel's shape. Not an `nnx.Param`: optimizers leave it alone."""
 
 
 class _Masked(nnx.Module):

@@ -288,7 +288,7 @@ def check_inputs(model: nnx.Module, x1: Any, x2: Any) -> tuple[Array, Array]:
             raise ShapeError(f"{name} is empty (shape {list(x.shape)}); a kernel needs at least one example.")
         if not jnp.issubdtype(x.dtype, jnp.floating) and not embeds:
             raise ShapeError(
-                f"{name} has type {x.dtype}; a kernel needs floating-point examples: standardise them first."
+                f"{name} has type {x.dtype}; a kernel needs floating-point examples: standardize them first."
             )
     if x1.shape[1:] != x2.shape[1:] or x1.dtype != x2.dtype:
         raise ShapeError(

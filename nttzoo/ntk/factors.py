@@ -1,4 +1,4 @@
-"""A model's shares: one forward and one vectorised backward pass give every layer's factors of the Jacobian."""
+"""A model's shares: one forward and one vectorized backward pass give every layer's factors of the Jacobian."""
 
 from __future__ import annotations
 

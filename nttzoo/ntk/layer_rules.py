@@ -83,7 +83,7 @@ def share_of(
 
 
 def _is_plainly_affine(layer: Any) -> bool:
-    """Whether the layer's product is the ordinary one: a user may have put in, say, a quantised one."""
+    """Whether the layer's product is the ordinary one: a user may have put in, say, a quantized one."""
     kind = kind_of(layer)
     if issubclass(kind, nnx.Conv):
         return layer.conv_general_dilated in _CONVOLUTIONS and (nn.is_masked(layer) or layer.mask is None)

@@ -52,7 +52,7 @@ class Found:
     students: tuple[Student, ...]
     plan: Plan
     reports: list[dict[str, Any]]
-    evaluation: Any  # the standardised images on which distances are measured
+    evaluation: Any  # the standardized images on which distances are measured
 
 
 def transfer(
@@ -66,7 +66,7 @@ def transfer(
     save_every: float = SAVE_SECONDS,
     progress: bool = True,
 ) -> Found:
-    """Finds sparse students of a teacher on unlabelled images; neither argument is changed.
+    """Finds sparse students of a teacher on unlabeled images; neither argument is changed.
 
     `teacher` is any NNX model with outputs [n, o]. `preprocess` turns a batch of images into what the model takes, on
     the device (None: nothing to do). `devices`: how many to spread each batch over (None: all). A `journal` keeps the

@@ -23,7 +23,7 @@ from nttzoo.ntk.factors import Outputs
 from nttzoo.ntk.sharding import Exchange
 
 
-class Behaviour(NamedTuple):
+class Behavior(NamedTuple):
     """What a network does on a batch: its outputs [n, o], and its kernel between the halves for r of the outputs."""
 
     outputs: Float[Array, "n o"]
@@ -39,27 +39,27 @@ class Terms(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Weights:
-    """How much the terms count: gamma^2 and beta of the paper, for means over entries."""
+class LossCoefficients:
+    """Coefficients of the loss terms: gamma^2 and beta of the paper, for means over entries."""
 
     kernel_weight: float
     weight_decay: float
 
 
-def behaviour(
+def behavior(
     model: nnx.Module,
     x: Float[Array, "n ..."],
     outputs: Outputs = None,
     *,
     tangents: Tangents = "all",
     exchange: Exchange | None = None,
-) -> Behaviour:
+) -> Behavior:
     """Outputs and kernel of a model in evaluation mode; `outputs` picks those whose kernel is looked at (None: all)."""
-    return Behaviour(*outputs_and_kernel(model, x, outputs, active=tangents == "active", exchange=exchange))
+    return Behavior(*outputs_and_kernel(model, x, outputs, active=tangents == "active", exchange=exchange))
 
 
 def distances(
-    student: Behaviour, teacher: Behaviour, outputs: Outputs = None
+    student: Behavior, teacher: Behavior, outputs: Outputs = None
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """(target, kernel): mean squared differences of outputs and of kernel entries, the latter estimated if r < o."""
     target = jnp.mean(jnp.square(student.outputs - teacher.outputs))
@@ -74,22 +74,22 @@ def surviving_squares(model: nnx.Module) -> Float[Array, ""]:
 
 def ntt_loss(
     student: nnx.Module,
-    teacher: Behaviour,
+    teacher: Behavior,
     x: Float[Array, "n ..."],
     outputs: Outputs = None,
     *,
     density: float | Array,
-    weights: Weights,
+    coefficients: LossCoefficients,
     tangents: Tangents = "all",
     exchange: Exchange | None = None,
 ) -> tuple[Float[Array, ""], Terms]:
     """The loss of a student in evaluation mode on a batch, and its terms; `density` is the one aimed at.
 
-    `teacher` is the teacher's behaviour on the same batch and outputs. With an `exchange`, batch and behaviour are one
+    `teacher` is the teacher's behavior on the same batch and outputs. With an `exchange`, batch and behavior are one
     device's part, and the loss is the mean over devices of what each gets.
     """
-    seen = behaviour(student, x, outputs, tangents=tangents, exchange=exchange)
+    seen = behavior(student, x, outputs, tangents=tangents, exchange=exchange)
     target, kernel = distances(seen, teacher, outputs)
     decay = surviving_squares(student)
-    loss = target + weights.kernel_weight * kernel + weights.weight_decay / density * decay
+    loss = target + coefficients.kernel_weight * kernel + coefficients.weight_decay / density * decay
     return loss, Terms(target, kernel, decay)

@@ -15,7 +15,7 @@ from nttzoo.data import SOURCES
 from nttzoo.errors import OptionError, UnknownName
 from nttzoo.ntk.api import Tangents, check_choice
 from nttzoo.registry import Registry
-from nttzoo.search.objective import Weights
+from nttzoo.search.objective import LossCoefficients
 from nttzoo.sparsity.schemes import check_density
 
 # (start density, target density, progress 0 ... 1) -> density
@@ -42,7 +42,7 @@ def cubic(start: float, target: float, progress: float) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe(Weights):
+class Recipe:
     """How to search.
 
     `epochs`, `batch_size`, `learning_rate`: of Adam. `mask_every`: steps between refreshes of the mask.
@@ -52,6 +52,8 @@ class Recipe(Weights):
     along). `held_out`: this fraction of the images, but at least 64, is kept aside to report kernel distances on.
     """
 
+    kernel_weight: float
+    weight_decay: float
     name: str
     epochs: int
     batch_size: int
@@ -89,6 +91,11 @@ class Recipe(Weights):
         if not 0 <= self.held_out < 1:
             raise OptionError(f"held_out is {self.held_out}; it is a fraction in [0, 1).")
         FALLS[self.fall_shape]
+
+    @property
+    def coefficients(self) -> LossCoefficients:
+        """The coefficients of the loss terms."""
+        return LossCoefficients(kernel_weight=self.kernel_weight, weight_decay=self.weight_decay)
 
     def change(self, **values: object) -> Recipe:
         """The same recipe with some values changed; those that are None stay."""

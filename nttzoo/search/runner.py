@@ -100,12 +100,12 @@ def run(
 
 
 def ingredients(config: SearchConfig, data_dir: str | None, download: bool) -> tuple[Any, Any, Preprocess]:
-    """(teacher, unlabelled images, how to standardise them): the labels stay behind here."""
+    """(teacher, unlabeled images, how to standardize them): the labels stay behind here."""
     dataset = data.load(config.data, data_dir=data_dir, download=download)
     shapes: dict[str, Any] = {"num_classes": dataset.num_classes, "input_shape": dataset.input_shape}
     teacher = architectures.create(config.model, rngs=config.seed, **shapes)
     teacher.input_spec = dataset.input_spec  # its students inherit it
-    return teacher, dataset.train.without_labels().images, dataset.input_spec.standardise
+    return teacher, dataset.train.without_labels().images, dataset.input_spec.standardize
 
 
 def dry_run(

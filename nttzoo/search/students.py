@@ -26,7 +26,7 @@ from nttzoo.ntk.distance import entries, spread_outputs
 from nttzoo.ntk.sharding import Exchange
 from nttzoo.search.config import EVALUATION_IMAGES, Plan, SearchConfig, Target
 from nttzoo.search.devices import AXIS
-from nttzoo.search.objective import Behaviour, Terms, behaviour, distances, ntt_loss
+from nttzoo.search.objective import Behavior, Terms, behavior, distances, ntt_loss
 from nttzoo.sparsity import masks, pruning, schemes
 from nttzoo.sparsity.schemes import Density, Groups
 
@@ -122,7 +122,7 @@ class Students:
         evaluation = evaluation[: min(len(evaluation), EVALUATION_IMAGES) // 2 * 2]
         self.evaluation = self._everywhere(preprocess(jnp.asarray(evaluation)))
         # Arrays go into compiled code as arguments: XLA would spend minutes on folding constants.
-        self.teacher_seen = jax.jit(self._behaviour)(self.teacher_params, self.full_masks, self.evaluation)
+        self.teacher_seen = jax.jit(self._behavior)(self.teacher_params, self.full_masks, self.evaluation)
         self.key = self._everywhere(jax.random.key_data(jax.random.key(config.seed)))
         self.cached = self._everywhere(self._teacher_on_all(images)) if self._cache_pays() else None
         self._advance = self._compiled()
@@ -214,7 +214,7 @@ class Students:
         states: States,
         teacher_params: Any,
         images: Array,
-        cached: Behaviour | None,
+        cached: Behavior | None,
         key: Array,
         start: Array,
         stop: Array,
@@ -230,7 +230,7 @@ class Students:
             own = None if outputs is None else self._own_part(outputs)
             if cached is None:
                 teacher = self.merged(teacher_params, self.full_masks)
-                seen = behaviour(teacher, x, own, exchange=self.exchange)
+                seen = behavior(teacher, x, own, exchange=self.exchange)
             else:
                 seen = _looked_up(cached, mine, batch[len(batch) // 2 :], own, outputs)
             return tuple(self._step(s, p, seen, x, own) for s, p in zip(states, self.densities, strict=True))
@@ -243,12 +243,16 @@ class Students:
             return batch
         return self.exchange.own_part(batch.reshape(2, -1, *batch.shape[1:]), 1).reshape(-1, *batch.shape[1:])
 
-    def _step(self, state: State, density: float, teacher: Behaviour, x: Array, outputs: Array | None) -> State:
+    def _step(self, state: State, density: float, teacher: Behavior, x: Array, outputs: Array | None) -> State:
         """One student's step of Adam."""
 
         def loss(params: Any) -> tuple[Array, Terms]:
             student = self.merged(params, state.masks)
-            options: dict[str, Any] = {"density": density, "weights": self.recipe, "tangents": self.recipe.tangents}
+            options: dict[str, Any] = {
+                "density": density,
+                "coefficients": self.recipe.coefficients,
+                "tangents": self.recipe.tangents,
+            }
             return ntt_loss(student, teacher, x, outputs, exchange=self.exchange, **options)
 
         grads, terms = jax.grad(loss, has_aux=True)(state.params)
@@ -268,12 +272,12 @@ class Students:
         set_masks(model, made)
         return nnx.state(model, Mask), changed
 
-    def _behaviour(self, params: Any, kept: Any, x: Array) -> Behaviour:
+    def _behavior(self, params: Any, kept: Any, x: Array) -> Behavior:
         model = self.merged(params, kept)
-        return behaviour(model, x, tangents=self.recipe.tangents)
+        return behavior(model, x, tangents=self.recipe.tangents)
 
-    def _distances(self, params: Any, kept: Any, x: Array, teacher: Behaviour) -> tuple[Array, Array]:
-        return distances(self._behaviour(params, kept, x), teacher)
+    def _distances(self, params: Any, kept: Any, x: Array, teacher: Behavior) -> tuple[Array, Array]:
+        return distances(self._behavior(params, kept, x), teacher)
 
     # The teacher on all images, for small sets that are seen again and again.
 
@@ -283,18 +287,18 @@ class Students:
         # A step computes (batch_size / 2)^2 blocks of the kernel, the table has images^2.
         return fits and self.plan.steps * self.recipe.batch_size**2 > 4 * images**2
 
-    def _teacher_on_all(self, images: np.ndarray) -> Behaviour:
+    def _teacher_on_all(self, images: np.ndarray) -> Behavior:
         x = self.preprocess(jnp.asarray(images))
-        return Behaviour(nnx.clone(self.teacher)(x), empirical_ntk(self.teacher, x))
+        return Behavior(nnx.clone(self.teacher)(x), empirical_ntk(self.teacher, x))
 
 
-def _looked_up(cached: Behaviour, mine: Array, columns: Array, own: Array | None, outputs: Array | None) -> Behaviour:
+def _looked_up(cached: Behavior, mine: Array, columns: Array, own: Array | None, outputs: Array | None) -> Behavior:
     """The teacher between this device's rows and all columns; likewise for the outputs chosen, own and all."""
     rows = mine[: len(mine) // 2]
     kernel = cached.kernel[rows[:, None], columns[None, :]]
     if own is not None and outputs is not None:
         kernel = entries(kernel, own[: len(rows)], outputs[len(columns) :])
-    return Behaviour(cached.outputs[mine], kernel)
+    return Behavior(cached.outputs[mine], kernel)
 
 
 def _compete(groups: Groups) -> bool:

@@ -145,7 +145,7 @@ def random_scores(model: nnx.Module, batch: None, key: Array) -> Scores:
     """Independent uniform numbers."""
     layers = masked_layers(model)
     keys = jax.random.split(key, len(layers))
-    # 32 random bits, not a float's 23: ties, which would favour the lower index, become rare.
+    # 32 random bits, not a float's 23: ties, which would favor the lower index, become rare.
     return {
         path: jax.random.bits(k, layer.kernel.shape, jnp.uint32)
         for k, (path, layer) in zip(keys, layers.items(), strict=True)
@@ -153,7 +153,7 @@ def random_scores(model: nnx.Module, batch: None, key: Array) -> Scores:
 
 
 def snip_scores(model: nnx.Module, batch: tuple[Array, Array], key: Array | None = None) -> Scores:
-    """|w * dLoss/dw|, Loss being the cross-entropy summed over a labelled batch."""
+    """|w * dLoss/dw|, Loss being the cross-entropy summed over a labeled batch."""
     images, labels = batch
     low, high = int(labels.min()), int(labels.max())
 

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Integer
 from nttzoo._util import console
 from nttzoo._util.checks import check_seed
 from nttzoo._util.pace import Pace
-from nttzoo.data import Dataset, Labelled, epoch_order, standardise
+from nttzoo.data import Dataset, Labeled, epoch_order, standardize
 from nttzoo.errors import OptionError, ShapeError, TrainingError
 from nttzoo.nn import merge_params, split_params
 from nttzoo.registry import Registry
@@ -109,7 +109,7 @@ EVALUATION_BATCH = 500
 
 
 def fit(model: nnx.Module, data: Dataset, config: TrainConfig | None = None) -> History:
-    """Trains `model` in place on the standardised images of `data`; returns the history.
+    """Trains `model` in place on the standardized images of `data`; returns the history.
 
     A seeded fraction of the training set is held out for validation. The same seed gives the same weights bit for bit
     on one machine. The model always holds the weights of the last completed epoch: after Ctrl-C, or when the loss stops
@@ -168,14 +168,14 @@ def fit(model: nnx.Module, data: Dataset, config: TrainConfig | None = None) -> 
     return history
 
 
-def accuracy(model: nnx.Module, data: Dataset, part: Labelled | None = None) -> float:
+def accuracy(model: nnx.Module, data: Dataset, part: Labeled | None = None) -> float:
     """Fraction of `part` (by default the test set) that the model, in evaluation mode, classifies correctly."""
     _check_fit(model, data)
     _, params, rest = split_params(model)
     return make_evaluator(model, data)(params, rest, data.test if part is None else part)
 
 
-def make_evaluator(model: nnx.Module, data: Dataset) -> Callable[[Any, Any, Labelled], float]:
+def make_evaluator(model: nnx.Module, data: Dataset) -> Callable[[Any, Any, Labeled], float]:
     """evaluate(params, rest, part) -> accuracy in evaluation mode; compiled once, whatever the parameters."""
     moments = jnp.asarray(data.mean), jnp.asarray(data.std)
     frozen = nnx.clone(model)
@@ -184,10 +184,10 @@ def make_evaluator(model: nnx.Module, data: Dataset) -> Callable[[Any, Any, Labe
 
     @jax.jit
     def correct(params: Any, rest: Any, images: Array, labels: Array) -> Array:
-        logits = merge_params(graph, params, rest)(standardise(images, *moments))
+        logits = merge_params(graph, params, rest)(standardize(images, *moments))
         return (logits.argmax(-1) == labels).sum()
 
-    def evaluate(params: Any, rest: Any, part: Labelled) -> float:
+    def evaluate(params: Any, rest: Any, part: Labeled) -> float:
         if not len(part):
             return float("nan")
         hits = 0
@@ -227,7 +227,7 @@ def run_steps(
 
     def step(i: Array, state: TrainState) -> TrainState:
         chosen = order[i]
-        x, y = standardise(images[chosen], *moments), labels[chosen]
+        x, y = standardize(images[chosen], *moments), labels[chosen]
         gradient = jax.value_and_grad(objective, has_aux=True)
         (value, (rest, correct)), grads = gradient(state.params, state.rest, x, y)
         updates, optimizer_state = optimizer.update(grads, state.optimizer, state.params)

@@ -31,13 +31,13 @@ def card(metrics: dict[str, Any]) -> str:
         _fill(
             f"A {metrics['architecture']} with {100 * metrics['density']:.6g} % of its weights (scheme: "
             f"{metrics['scheme']}), found before training and without labels by Neural Tangent Transfer: it starts "
-            "like a dense network and learns like it. Here are its sparse initialisation and its trained weights."
+            "like a dense network and learns like it. Here are its sparse initialization and its trained weights."
         ),
         _usage(metrics["name"]),
         "## How it was made",
         _fill(
             f"Method `{metrics['recipe']['name']}`, seed {metrics['seed']}, {metrics['search_steps']:,} search steps "
-            f"on the unlabelled training images of {metrics['dataset']}, then {metrics['train']['epochs']} epochs of "
+            f"on the unlabeled training images of {metrics['dataset']}, then {metrics['train']['epochs']} epochs of "
             f"Adam with labels{'' if metrics['train']['dropout'] else ', without dropout'}. All values are in "
             "recipe.toml. The mean squared difference between its tangent kernel and the dense network's, on held-out "
             f"images, is {metrics['kernel_after']:.4g}; for the dense network merely pruned to this density it is "
@@ -102,12 +102,12 @@ def _usage(name: str) -> str:
         "",
         f'model = nttzoo.load("{name}")  # to train yourself',
         f'model = nttzoo.load("{name}", weights="trained")',
-        "logits = model(model.input_spec.standardise(images))  # uint8 [n, h, w, c]",
+        "logits = model(model.input_spec.standardize(images))  # uint8 [n, h, w, c]",
         "```",
         "",
         _fill(
             "`model.onnx` beside this card is the trained network for other runtimes: masks carried out, weights as "
-            "sparse initialisers, images as float32 [batch, h, w, c]; mean, std and class names are in its metadata. "
+            "sparse initializers, images as float32 [batch, h, w, c]; mean, std and class names are in its metadata. "
             "OpenVINO and DeepSparse want dense weights: `nttzoo export --dense`."
         ),
     ]
@@ -204,10 +204,10 @@ def zoo_card(entries: list[dict[str, Any]]) -> str:
         "# The zoo",
         _fill(
             "Sparse networks found before training and without labels by Neural Tangent Transfer. `nttzoo.load(name)` "
-            'gives the sparse initialisation, `nttzoo.load(name, weights="trained")` the trained network. Made by '
+            'gives the sparse initialization, `nttzoo.load(name, weights="trained")` the trained network. Made by '
             "`scripts/publish.py` from the entries' metrics.json: do not edit."
         ),
         _table(("network", "method", "test accuracy, %", "epochs", "theoretical speed-up", "kernel distance"), rows),
-        "Weights: Apache-2.0. Each card names the licence of its training data.",
+        "Weights: Apache-2.0. Each card names the license of its training data.",
     ]
     return "\n\n".join(sections) + "\n"

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 
 from nttzoo import architectures
 from nttzoo._util import provenance
+from nttzoo._util.deprecation import renamed_attribute
 from nttzoo.data import InputSpec
 from nttzoo.errors import OptionError, RunError, UnknownName, ZooError
 
@@ -40,10 +41,12 @@ class Entry:
     seed: int
     layers: tuple[dict[str, Any], ...]  # name, size and kept weights of each
     speedup: dict[str, Any]
-    licence: str
+    license: str  # of the training data
     command: str
     size: int  # bytes of all its files
     metrics: dict[str, Any]
+
+    licence = renamed_attribute("licence", "license")
 
     def summary(self) -> dict[str, Any]:
         """What one would choose it by."""
@@ -139,16 +142,22 @@ def info(name: str) -> Entry:
     place = _find(name)
     check(place)
     metrics = provenance.read_json(place.folders[0] / "metrics.json")
-    keys = ("name", "architecture", "dataset", "density", "scheme", "recipe", "seed", "speedup", "licence", "command")
+    keys = ("name", "architecture", "dataset", "density", "scheme", "recipe", "seed", "speedup", "command")
     size = sum(path.stat().st_size for folder in place.folders for path in folder.rglob("*") if path.is_file())
-    return Entry(**{key: metrics[key] for key in keys}, layers=tuple(metrics["layers"]), size=size, metrics=metrics)
+    return Entry(
+        **{key: metrics[key] for key in keys},
+        license=metrics["licence"],
+        layers=tuple(metrics["layers"]),
+        size=size,
+        metrics=metrics,
+    )
 
 
 def load(name: str | Path, *, weights: Weights = "init") -> architectures.Network:
     """A sparse network, masks and weights set, in evaluation mode, ready for any optax loop.
 
     A str is the name of a published network; a Path is the folder of a search of one's own, or of one of its students.
-    `weights`: "init", the sparse initialisation, or "trained". What the inputs need is in `model.input_spec`.
+    `weights`: "init", the sparse initialization, or "trained". What the inputs need is in `model.input_spec`.
     """
     from nttzoo import checkpoint  # Orbax takes a while to import
 
@@ -174,7 +183,7 @@ def _load_own(folder: Path, weights: Weights) -> Any:
     if not (student / "trained").is_dir():
         raise RunError(
             f"{student} is not trained yet: `nttzoo train --start {student} --data NAME` does that. Its sparse "
-            'initialisation are the weights "init".'
+            'initialization are the weights "init".'
         )
     return search.load_student(student / "trained")[0]
 

@@ -94,7 +94,7 @@ def test_images_of_another_shape_or_type_are_refused(small, name):
         with pytest.raises(ShapeError, match=rf"\[n, {height}, {width}, {channels}\]"):
             small[name](jnp.ones(wrong))
     for dtype in (jnp.uint8, jnp.int32, bool):
-        with pytest.raises(ShapeError, match="standardise"):
+        with pytest.raises(ShapeError, match="standardize"):
             small[name](jnp.ones((2, *SMALL[name]), dtype))
 
 

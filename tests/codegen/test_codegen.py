@@ -214,7 +214,7 @@ def test_published_networks(name):
     spec = model.input_spec
     inputs = [np.random.default_rng(0).normal(size=(8, *spec.shape)).astype(np.float32)]
     if spec.shape == (28, 28, 1):
-        inputs.append(np.asarray(spec.standardise(data.load("mnist5k").test.images[:64])))
+        inputs.append(np.asarray(spec.standardize(data.load("mnist5k").test.images[:64])))
     session = onnxruntime.InferenceSession(zoo.onnx_file(name), providers=["CPUExecutionProvider"])
     for x in inputs:
         answer = compiled(x)
@@ -385,7 +385,7 @@ def test_models_of_ones_own_and_files(cache, tmp_path):
 
 def test_raw_pixels_and_odd_numbers_of_threads_are_refused():
     run = codegen.compile("lenet300-mnist-1pct-global", threads=1)
-    with pytest.raises(errors.ShapeError, match=r"takes standardised floats, got uint8: .*standardise"):
+    with pytest.raises(errors.ShapeError, match=r"takes standardized floats, got uint8: .*standardize"):
         run(np.zeros((2, 28, 28, 1), np.uint8))
     for threads in (0, 1.5, "2"):
         with pytest.raises(errors.OptionError, match="whole number"):

@@ -23,7 +23,7 @@ def test_a_microcontroller_answers_like_jax(capsys, tmp_path):
     seen = device.check(NAME, images=3)
     model = nttzoo.load(NAME, weights="trained")
     digits = nttzoo.data.load("mnist5k").test.images[:3]
-    expected = np.asarray(model(model.input_spec.standardise(digits))).argmax(1)
+    expected = np.asarray(model(model.input_spec.standardize(digits))).argmax(1)
     assert seen["predictions"] == [str(k) for k in expected]
     assert seen["flash_bytes"] < seen["dense"]["flash_bytes"] / 15
     assert seen["ram_bytes"] <= seen["dense"]["ram_bytes"]

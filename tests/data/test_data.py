@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from nttzoo import data
-from nttzoo.data import Labelled, Unlabelled, from_arrays, standardise
+from nttzoo.data import Labeled, Unlabeled, from_arrays, standardize
 from nttzoo.errors import DataError, OptionError, ShapeError, UnknownName
 
 
@@ -51,7 +51,7 @@ def test_mnist5k_is_embedded_and_stratified(mnist5k):
     np.testing.assert_array_equal(np.bincount(mnist5k.train.labels), np.full(10, 500))
     np.testing.assert_array_equal(np.bincount(mnist5k.test.labels), np.full(10, 100))
     assert (mnist5k.input_shape, mnist5k.num_classes) == ((28, 28, 1), 10)
-    assert mnist5k.licence == "CC BY-SA 3.0"
+    assert mnist5k.license == "CC BY-SA 3.0"
 
 
 def test_mnist5k_holds_no_image_twice(mnist5k):
@@ -302,11 +302,11 @@ def test_mean_and_std_of_mnist5k(mnist5k):
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
-def test_standardised_images_have_mean_0_and_std_1_per_channel(dtype):
+def test_standardized_images_have_mean_0_and_std_1_per_channel(dtype):
     rng = np.random.default_rng(0)
     x = np.stack([rng.integers(0, 9, (7, 5, 6)), rng.integers(90, 256, (7, 5, 6))], -1).astype(dtype)
     own = from_arrays(x, np.zeros(7, int), x, np.zeros(7, int))
-    y = standardise(jnp.asarray(x), jnp.asarray(own.mean), jnp.asarray(own.std))
+    y = standardize(jnp.asarray(x), jnp.asarray(own.mean), jnp.asarray(own.std))
     assert y.dtype == jnp.float32
     np.testing.assert_allclose(y.mean((0, 1, 2)), [0, 0], atol=1e-5)
     np.testing.assert_allclose(y.std((0, 1, 2)), [1, 1], rtol=1e-5)
@@ -318,13 +318,13 @@ def test_a_constant_channel_becomes_zero(x):
     whole = np.full((7, 5, 5, 1), x)
     own = from_arrays(whole, np.zeros(7, int), whole, np.zeros(7, int))
     assert own.std == 0
-    y = np.asarray(standardise(whole, own.mean, own.std))
+    y = np.asarray(standardize(whole, own.mean, own.std))
     np.testing.assert_allclose(y, 0, atol=1e-6 * max(1, abs(float(x))))
 
 
 def numbered(n):
     """Images that tell which example they are."""
-    return Labelled(np.arange(n, dtype=np.float32).reshape(n, 1, 1, 1), np.arange(n, dtype=np.int32) % 7)
+    return Labeled(np.arange(n, dtype=np.float32).reshape(n, 1, 1, 1), np.arange(n, dtype=np.int32) % 7)
 
 
 @given(st.integers(1, 60), st.floats(0, 0.99), st.integers(0, 3))
@@ -377,10 +377,10 @@ def test_a_batch_has_an_image(size):
         next(numbered(5).without_labels().batches(size, seed=0))
 
 
-def test_unlabelled_images_hold_no_labels():
-    unlabelled = numbered(9).without_labels()
-    assert isinstance(unlabelled, Unlabelled)
-    assert [field.name for field in dataclasses.fields(unlabelled)] == ["images"]
-    assert list(vars(unlabelled)) == ["images"]
-    assert len(unlabelled) == 9
-    assert not hasattr(unlabelled, "labels")
+def test_unlabeled_images_hold_no_labels():
+    unlabeled = numbered(9).without_labels()
+    assert isinstance(unlabeled, Unlabeled)
+    assert [field.name for field in dataclasses.fields(unlabeled)] == ["images"]
+    assert list(vars(unlabeled)) == ["images"]
+    assert len(unlabeled) == 9
+    assert not hasattr(unlabeled, "labels")

@@ -27,7 +27,7 @@ def test_gradient_descent_on_a_linear_model_by_hand():
 def test_the_students_path_is_nearer_to_the_teachers_than_a_random_networks(tmp_path, capsys, model):
     out = tmp_path / "visual.json"
     arguments = ["--model", model, "--epochs", "40", "--steps", "30", "--runs", str(tmp_path), "--out", str(out)]
-    cli.main(["visualise", *arguments])
+    cli.main(["visualize", *arguments])
     content = json.loads(out.read_text())
     distance = content["mean_distance_from_teacher"]
     assert distance["student"] < distance["random"]

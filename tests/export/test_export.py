@@ -100,7 +100,7 @@ def test_published_networks_say_what_they_need(tmp_path):
     assert about["classes"].count(",") == 9
     digits = nttzoo.data.load("mnist5k").test
     trained = nttzoo.load("lenet300-mnist-1pct-layerwise", weights="trained")
-    guesses = run(done.path, trained.input_spec.standardise(digits.images)).argmax(1)
+    guesses = run(done.path, trained.input_spec.standardize(digits.images)).argmax(1)
     assert (guesses == digits.labels).mean() > 0.9
 
 

@@ -18,7 +18,7 @@ def normal(seed, shape):
     return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
 
 
-# Initialisers that, unlike NNX's, need not be compiled for each shape.
+# Initializers that, unlike NNX's, need not be compiled for each shape.
 INIT = {
     name: lambda key, shape, dtype, seed=seed: jnp.asarray(np.random.default_rng(seed).normal(size=shape), dtype)
     for seed, name in enumerate(["kernel_init", "bias_init"])

@@ -77,7 +77,7 @@ def test_gradient_flow_is_the_limit_of_small_steps_and_ends_at_the_targets():
     np.testing.assert_allclose(late[0], targets, atol=1e-6)
 
 
-def test_wide_network_follows_its_linearisation_under_small_steps():
+def test_wide_network_follows_its_linearization_under_small_steps():
     model, x, _ = networks.build("lenet300")
     kernel, targets = empirical_ntk(model, x, tangents="active"), model(x) + 1e-4
     trained = descend(model, x, targets, 1e-3, 20)

@@ -254,7 +254,7 @@ def test_bad_input_is_explained():
         empirical_ntk(model, x[:0])
     with pytest.raises(ShapeError, match="one shape"):
         empirical_ntk(model, x, x[:, :4])
-    with pytest.raises(ShapeError, match="standardise"):
+    with pytest.raises(ShapeError, match="standardize"):
         empirical_ntk(model, (x * 9).astype(jnp.uint8))
     with pytest.raises(OptionError, match="'all', 'active'"):
         empirical_ntk(model, x, tangents="some")

@@ -13,7 +13,7 @@ from nttzoo.search import objective
 from nttzoo.sparsity import pruning
 
 pytestmark = pytest.mark.usefixtures("x64")
-WEIGHTS = objective.Weights(kernel_weight=0.3, weight_decay=0.02)
+COEFFICIENTS = objective.LossCoefficients(kernel_weight=0.3, weight_decay=0.02)
 SHAPES = {"lenet300": (3, 3, 1), "lenet5": (16, 16, 1)}
 
 
@@ -50,7 +50,7 @@ def dense_jacobian_loss(free, kept, teacher, x, density, tangents):
     target = jnp.mean((forward(masked, x) - forward(teacher, x)) ** 2)
     distance = jnp.mean((ours - kernel(teacher, full)) ** 2)
     decay = sum(jnp.sum(kernel**2) for kernel, _ in masked.values())
-    return target + WEIGHTS.kernel_weight * distance + WEIGHTS.weight_decay / density * decay
+    return target + COEFFICIENTS.kernel_weight * distance + COEFFICIENTS.weight_decay / density * decay
 
 
 def by_name(model):
@@ -64,12 +64,12 @@ def test_loss_and_gradient_equal_those_of_dense_jacobians(name, tangents):
     teacher.eval(), student.eval()
     pruning.prune(student, "random", density=0.3, key=0)
     x = jax.random.normal(jax.random.key(0), (4, *SHAPES[name]), jnp.float64)
-    seen = objective.behaviour(teacher, x)
+    seen = objective.behavior(teacher, x)
     graph, params, rest = split_params(student)
 
     def ours(params):
         model = merge_params(graph, params, rest)
-        return objective.ntt_loss(model, seen, x, density=0.3, weights=WEIGHTS, tangents=tangents)[0]
+        return objective.ntt_loss(model, seen, x, density=0.3, coefficients=COEFFICIENTS, tangents=tangents)[0]
 
     kept = {path_name(p): layer.mask[...].astype(float) for p, layer in masked_layers(student).items()}
     theirs = jax.jit(
@@ -92,10 +92,10 @@ def test_the_mean_over_all_pairs_of_outputs_is_the_exact_loss():
     @jax.jit
     def terms(outputs):
         return objective.ntt_loss(
-            student, objective.behaviour(teacher, x, outputs), x, outputs, density=1, weights=WEIGHTS
+            student, objective.behavior(teacher, x, outputs), x, outputs, density=1, coefficients=COEFFICIENTS
         )[1]
 
-    exact = objective.ntt_loss(student, objective.behaviour(teacher, x), x, density=1, weights=WEIGHTS)[1]
+    exact = objective.ntt_loss(student, objective.behavior(teacher, x), x, density=1, coefficients=COEFFICIENTS)[1]
     pairs = [terms(jnp.array(pair)) for pair in itertools.combinations(range(3), 2)]
     np.testing.assert_allclose(np.mean([pair.kernel for pair in pairs]), exact.kernel, rtol=1e-10)
     assert np.std([pair.kernel for pair in pairs]) > 0, "one pair alone is an estimate"
@@ -105,7 +105,7 @@ def test_the_mean_over_all_pairs_of_outputs_is_the_exact_loss():
 def test_a_student_that_is_its_teacher_has_no_loss():
     teacher = paper("lenet300", (3, 3, 1))
     x = jax.random.normal(jax.random.key(0), (4, 3, 3, 1), jnp.float64)
-    weights = objective.Weights(kernel_weight=1.0, weight_decay=0.0)
-    loss, terms = objective.ntt_loss(teacher, objective.behaviour(teacher, x), x, density=1, weights=weights)
+    coefficients = objective.LossCoefficients(kernel_weight=1.0, weight_decay=0.0)
+    loss, terms = objective.ntt_loss(teacher, objective.behavior(teacher, x), x, density=1, coefficients=coefficients)
     assert (loss, terms.target, terms.kernel) == (0, 0, 0)
     assert terms.decay > 0

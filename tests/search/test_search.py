@@ -291,7 +291,7 @@ def test_the_search_never_sees_a_label(monkeypatch, tmp_path):
         __getitem__ = __len__ = __array__ = __iter__ = __getattr__
 
     real = data.load("mnist5k")
-    blind = dataclasses.replace(real, train=data.Labelled(real.train.images, Untouchable()))
+    blind = dataclasses.replace(real, train=data.Labeled(real.train.images, Untouchable()))
     monkeypatch.setattr(data, "load", lambda *args, **kwargs: blind)
     wanted = search.SearchConfig(schemes=("layerwise", "global"))
     wanted = dataclasses.replace(wanted, recipe=wanted.recipe.change(epochs=1, batch_size=400, held_out=0.02))

@@ -63,7 +63,7 @@ def test_from_search_over_training_to_export(whole, tmp_path, capsys):
     cli.main(["export", str(student), str(tmp_path / "model.onnx")])
     digits = data.load("mnist5k")
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
-    (logits,) = session.run(None, {"images": np.asarray(digits.standardise(digits.test.images))})
+    (logits,) = session.run(None, {"images": np.asarray(digits.standardize(digits.test.images))})
     accuracy = (logits.argmax(1) == digits.test.labels).mean()
     assert accuracy == pytest.approx(json.loads((student / "trained" / "model.json").read_text())["test_accuracy"])
     assert json.loads(session.get_modelmeta().custom_metadata_map["classes"]) == list("0123456789")

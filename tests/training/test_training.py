@@ -20,11 +20,11 @@ SHAPE = (4, 4, 1)
 def blobs(train=40, test=10, shape=SHAPE, seed=0):
     """Three classes of images, each bright in a place of its own."""
     rng = np.random.default_rng(seed)
-    centres = rng.normal(size=(3, *shape))
+    centers = rng.normal(size=(3, *shape))
 
     def part(n):
         labels = np.arange(n) % 3
-        return centres[labels] + 0.3 * rng.normal(size=(n, *shape)), labels
+        return centers[labels] + 0.3 * rng.normal(size=(n, *shape)), labels
 
     return from_arrays(*part(train), *part(test), name="blobs")
 
@@ -56,7 +56,7 @@ def same(a, b):
     )
 
 
-def standardised(data):
+def standardized(data):
     return jnp.asarray((data.train.images - data.mean) / data.std, jnp.float32), jnp.asarray(data.train.labels)
 
 
@@ -108,7 +108,7 @@ def test_without_validation_its_accuracy_is_nan_and_none_in_json():
 def test_full_batch_steps_on_lenet300_are_plain_optax_steps(options, tx, loss):
     data = blobs(12)
     model = create("lenet300", num_classes=3, input_shape=SHAPE, rngs=0)
-    x, y = standardised(data)
+    x, y = standardized(data)
     params = {name: {k: v for k, v in arrays(model)[name].items() if k != "mask"} for name in arrays(model)}
 
     def forward(params, x):
@@ -137,7 +137,7 @@ def test_full_batch_steps_on_lenet300_are_plain_optax_steps(options, tx, loss):
 
 def test_an_epoch_takes_each_example_once():
     data = blobs(4)
-    x, y = standardised(data)
+    x, y = standardized(data)
     trained = small()
     fit(trained, data, config(epochs=1, batch_size=2, validation=0, optimizer="sgd", learning_rate=0.5))
     graph, params, rest = nn.split_params(small())
@@ -174,7 +174,7 @@ def test_pruned_weights_stay_pruned(optimizer):
         np.testing.assert_array_equal(before[name]["mask"], after[name]["mask"])
         kept = after[name]["mask"]
         assert np.any(before[name]["kernel"][kept] != after[name]["kernel"][kept])
-    x = np.asarray(standardised(data)[0])
+    x = np.asarray(standardized(data)[0])
     hidden = np.maximum(
         x.reshape(len(x), -1) @ (after["first"]["kernel"] * after["first"]["mask"]) + after["first"]["bias"], 0
     )
@@ -230,7 +230,7 @@ def test_an_optimizer_and_a_loss_of_ones_own():
     )
     moved = np.abs(model.first.kernel[...] - small().first.kernel[...])
     np.testing.assert_allclose(moved, 0.001, rtol=1e-3)
-    x, y = standardised(blobs(16))
+    x, y = standardized(blobs(16))
     np.testing.assert_allclose(history.train_loss, [away_from_target(small()(x), y).mean()], rtol=1e-5)
 
 
@@ -288,7 +288,7 @@ def test_conv4_trains_with_dropout_and_keeps_its_mode():
     history = fit(model, data, config(epochs=1, batch_size=4, validation=0, learning_rate=1e-9, optimizer="sgd"))
     assert model.dropout1.deterministic
     assert any(np.any(a != b) for a, b in zip(*map(jax.tree.leaves, (before, arrays(model))), strict=True))
-    x, y = standardised(data)
+    x, y = standardized(data)
     without_dropout = cross_entropy(nnx.jit(lambda model, x: model(x))(model, x), y)
     assert abs(history.train_loss[0] - without_dropout) > 1e-3, "dropout is on in training"
     assert history.test_accuracy[0] == accuracy(model, data), "and off in evaluation"
@@ -306,7 +306,7 @@ class Normed(nnx.Module):
 def test_batch_statistics_are_trained_along_in_any_nnx_model():
     model, data = Normed(nnx.Rngs(0)), blobs(16)
     fit(model, data, config(epochs=1, batch_size=16, validation=0))
-    x, _ = standardised(data)
+    x, _ = standardized(data)
     batch_mean = x.reshape(16, -1).mean(0)
     np.testing.assert_allclose(model.norm.mean[...], 0.01 * batch_mean, rtol=1e-3, atol=1e-5)  # momentum 0.99
 
@@ -318,7 +318,7 @@ def test_accuracy_counts_hits_whatever_the_batches(monkeypatch):
     assert accuracy(model, data) == pytest.approx(expected)
     monkeypatch.setattr(loop, "EVALUATION_BATCH", 5)
     assert accuracy(model, data) == pytest.approx(expected)
-    x, y = standardised(data)
+    x, y = standardized(data)
     assert accuracy(model, data, data.train) == pytest.approx(float((model(x).argmax(1) == y).mean()))
 
 

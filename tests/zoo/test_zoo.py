@@ -75,7 +75,7 @@ def test_a_loaded_network_is_the_searchs_student(home, made):
 def test_the_onnx_file_has_the_accuracy_of_the_card(home):
     session = onnxruntime.InferenceSession(home / "models" / NAME / "model.onnx", providers=["CPUExecutionProvider"])
     digits = data.load("mnist5k")
-    (logits,) = session.run(None, {"images": np.asarray(digits.standardise(digits.test.images))})
+    (logits,) = session.run(None, {"images": np.asarray(digits.standardize(digits.test.images))})
     accuracy = float((logits.argmax(1) == digits.test.labels).mean())
     assert accuracy == pytest.approx(nttzoo.info(NAME).metrics["chosen"]["test_accuracy"], abs=0.002)
     assert session.get_modelmeta().custom_metadata_map["name"] == NAME
@@ -135,7 +135,7 @@ def test_trained_weights_have_the_accuracy_of_the_card(home):
 
 def test_a_loaded_network_knows_its_inputs_and_trains(home):
     model, dataset = nttzoo.load(NAME), data.load("mnist5k")
-    x = model.input_spec.standardise(dataset.train.images[:64])
+    x = model.input_spec.standardize(dataset.train.images[:64])
     assert abs(float(x.mean())) < 0.1
     assert model.input_spec.classes == tuple("0123456789")
     y = jnp.asarray(dataset.train.labels[:64])
@@ -271,7 +271,7 @@ def test_a_folder_of_ones_own_knows_its_inputs_and_says_if_it_is_not_trained(hom
 def test_a_student_trained_on_other_images_takes_those(runs):
     student = runs / ASKED.folder(ASKED.config("ntt", 0)) / "students" / "2pct-global"
     dataset = data.load("mnist5k")
-    darker = replace(dataset, train=data.Labelled(dataset.train.images // 2, dataset.train.labels))
+    darker = replace(dataset, train=data.Labeled(dataset.train.images // 2, dataset.train.labels))
     darker = replace(darker, name="darker")
     before = (student / "trained" / "model.json").read_text()
     baselines.train_student(student, darker, training.TrainConfig(epochs=0, progress=False))
