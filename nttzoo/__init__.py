@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from nttzoo.architectures import create as create
     from nttzoo.codegen import compile as compile
     from nttzoo.codegen import export_c as export_c
     from nttzoo.export import export_onnx as export_onnx
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from nttzoo.zoo import info as info
     from nttzoo.zoo import list_models as list_models
     from nttzoo.zoo import load as load
+    from nttzoo.zoo.saving import save as save
 
 # What `nttzoo.X` and `from nttzoo import X` give: modules ...
 _MODULES = {
@@ -59,7 +61,9 @@ _NAMES = {
     "Speedup": "sparsity.cost",
     "empirical_ntk": "ntk",
     "kernel_distance": "ntk",
+    "create": "architectures",
     "load": "zoo",
+    "save": "zoo.saving",
     "info": "zoo",
     "list_models": "zoo",
     "export_onnx": "export",

@@ -154,24 +154,27 @@ def list_models(options: argparse.Namespace) -> None:
     from nttzoo import zoo
     from nttzoo._util import console
 
-    names = zoo.list_models(options.pattern, dataset=options.data, density=options.density, scheme=options.scheme)
+    names = zoo.list_models(*options.words, dataset=options.data, density=options.density, scheme=options.scheme)
     entries = [zoo.info(name).summary() for name in names]
     if options.json:
         print(json.dumps(entries))
         return
     if not entries:
-        print(f"None of the {len(zoo.list_models())} published networks is so.")
+        print(f"None of the {len(zoo.list_models())} published networks matches.")
         return
     rows = [
         (
             entry["name"],
             f"{100 * entry['test_accuracy']:.2f}",
+            f"{entry['search_epochs']} + {entry['train_epochs']}",
             f"{entry['theoretical_speedup']:.1f}x",
             f"{entry['bytes'] / 1000:.0f} kB",
         )
         for entry in entries
     ]
-    print(console.table("", ("network", "test accuracy, %", "speed-up", "size"), rows))
+    columns = ("network", "test accuracy, %", "epochs of search + training", "theoretical speedup", "size")
+    print(console.table("", columns, rows))
+    print('Accuracies are those of the weights "trained"; nttzoo.load gives "init" unless asked otherwise.')
 
 
 def info(options: argparse.Namespace) -> None:

@@ -77,7 +77,7 @@ def make_parser() -> argparse.ArgumentParser:
     _reproduce_parser(commands)
 
     listing = _command(commands, "list", does.list_models, "the published networks")
-    listing.add_argument("pattern", nargs="?", default="*", help="such as 'conv4-*' (default: all)")
+    listing.add_argument("words", nargs="*", metavar="WORD", help="parts of names, such as conv4 svhn (default: all)")
     listing.add_argument("--data", help="only those of a data set")
     listing.add_argument("--density", type=float, help="only those of a density")
     listing.add_argument("--scheme", help="only those of a scheme")

@@ -28,6 +28,9 @@ class Unlabeled:
     def __len__(self) -> int:
         return len(self.images)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}: {len(self):,} images {list(self.images.shape[1:])}, {self.images.dtype}"
+
     def batches(self, size: int, *, seed: int) -> Iterator[np.ndarray]:
         """One epoch of batches [size, h, w, c] in a seeded order; a last, smaller rest is left out."""
         for chosen in epoch_order(np.random.default_rng(seed), len(self), size):
@@ -43,6 +46,9 @@ class Labeled:
 
     def __len__(self) -> int:
         return len(self.images)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}: {len(self):,} images {list(self.images.shape[1:])}, {self.images.dtype}"
 
     def batches(self, size: int, *, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """One epoch of (images, labels) in a seeded order; a last, smaller rest is left out."""
@@ -71,6 +77,14 @@ class Dataset:
     test: Labeled
     classes: tuple[str, ...]
     license: str = "not stated"
+
+    def __repr__(self) -> str:
+        shape = " x ".join(map(str, self.input_shape))
+        return (
+            f"Dataset {self.name!r}: {len(self.train):,} training and {len(self.test):,} test images "
+            f"({shape}, {self.train.images.dtype}), {self.num_classes} classes ({', '.join(self.classes)}), "
+            f"license: {self.license}"
+        )
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -205,7 +205,7 @@ def regenerate(home: Path) -> None:
         metrics = provenance.read_json(path)
         name = metrics["name"]
         everything.append(metrics)
-        (path.parent / "card.md").write_text(card.card(metrics))
+        (path.parent / "README.md").write_text(card.card(metrics))
         files = {
             place: {"size": file.stat().st_size, "sha256": zoo.sha256(file)}
             for place, file in zoo.files_of(home, name).items()

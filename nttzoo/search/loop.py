@@ -54,6 +54,19 @@ class Found:
     reports: list[dict[str, Any]]
     evaluation: Any  # the standardized images on which distances are measured
 
+    def __repr__(self) -> str:
+        columns = ("student", "kernel distance", "before", "output distance", "before")
+        rows = [
+            (
+                one.target.name,
+                *(f"{x:.4g}" for x in (one.kernel_after, one.kernel_before)),
+                *(f"{x:.4g}" for x in (one.target_after, one.target_before)),
+            )
+            for one in self.students
+        ]
+        title = f"{len(self.students)} students of {type(self.teacher).__name__} after {self.plan.steps:,} steps"
+        return console.table(title, columns, rows)
+
 
 def transfer(
     teacher: nnx.Module,

@@ -56,19 +56,19 @@ def card(metrics: dict[str, Any]) -> str:
         "## Size and cost",
         _table(("layer", "weights", "kept", "density", "multiply-adds, dense", "sparse"), _layers(metrics)),
         _fill(
-            f"Theoretical speed-up: {metrics['speedup']['theoretical']:.1f}x, or "
-            f"{metrics['speedup']['without_dead']:.1f}x without weights that no longer lie on a path from input to "
+            f"Theoretical speedup: {metrics['speedup']['theoretical']:.1f}x, or "
+            f"{metrics['speedup']['without_dead']:.1f}x without weights that are not on any path from input to "
             "output."
         ),
         _measured(metrics),
         _fill(
             f"As C (`nttzoo export {metrics['name']} net.c --format c`): {_kilobytes(metrics['c'], '')}; with all its "
             f"weights it would be {_kilobytes(metrics['c'], 'dense_')}. On {metrics['c']['images']} test images its "
-            f"answers differ from the model's by {metrics['c']['difference']:.0e} of the largest."
+            f"outputs differ from the model's by {metrics['c']['difference']:.0e} of the largest."
         ),
         "## Limits",
         _limits(metrics),
-        "## Licence and citation",
+        "## License and citation",
         f"Weights: Apache-2.0. Training data: {metrics['licence']}.",
         f"```bibtex\n{CITATION}\n```",
     ]
@@ -100,15 +100,15 @@ def _usage(name: str) -> str:
         "```python",
         "import nttzoo",
         "",
-        f'model = nttzoo.load("{name}")  # to train yourself',
-        f'model = nttzoo.load("{name}", weights="trained")',
+        f'model = nttzoo.load("{name}")  # weights="init", the sparse initialization, to train yourself',
+        f'model = nttzoo.load("{name}", weights="trained")  # the network whose accuracy is below',
         "logits = model(model.input_spec.standardize(images))  # uint8 [n, h, w, c]",
         "```",
         "",
         _fill(
-            "`model.onnx` beside this card is the trained network for other runtimes: masks carried out, weights as "
+            "`model.onnx` beside this card is the trained network for other runtimes: masks applied, weights stored as "
             "sparse initializers, images as float32 [batch, h, w, c]; mean, std and class names are in its metadata. "
-            "OpenVINO and DeepSparse want dense weights: `nttzoo export --dense`."
+            "OpenVINO and DeepSparse need dense weights: `nttzoo export --dense`."
         ),
     ]
     return "\n".join(lines)
@@ -123,12 +123,12 @@ def _limits(metrics: dict[str, Any]) -> str:
     """What not to expect: the data set, and a search that was shorter or coarser than the paper's."""
     recipe = metrics["recipe"]
     whole = recipes.find("ntt", metrics["architecture"], metrics["dataset"])
-    text = f"A small network for {metrics['dataset']}; it was not tested on anything else."
+    text = f"A small network for {metrics['dataset']}; it was not tested on other data."
     if recipe["epochs"] < whole.epochs:
         text += f" A short search: {recipe['epochs']} of the whole recipe's {whole.epochs} epochs."
     if recipe["outputs"] is not None:
         count = len(metrics["classes"])
-        text += f" The kernel was matched on {recipe['outputs']} of {count} outputs per step, drawn anew each time."
+        text += f" The kernel was matched on {recipe['outputs']} of {count} outputs per step, resampled at each step."
     return _fill(text)
 
 
@@ -148,8 +148,8 @@ def _measured(metrics: dict[str, Any]) -> str:
             rows.append((title, *cells))
     columns = ("runtime", "1 image, 1 thread", "dense", "64 images, 2 threads", "dense")
     text = (
-        "Measured, in microseconds per image. ONNX Runtime and OpenVINO do the same work whatever the mask; DeepSparse "
-        f"(discontinued) and our C use it. On {metrics['runtimes']['machine']}."
+        "Measured, in microseconds per image. ONNX Runtime and OpenVINO do not exploit the mask; DeepSparse "
+        f"(discontinued) and nttzoo's C do. On {metrics['runtimes']['machine']}."
     )
     return f"{_table(columns, rows)}\n\n{_fill(text)}"
 
@@ -191,7 +191,7 @@ def zoo_card(entries: list[dict[str, Any]]) -> str:
     """MODEL_CARD.md: the zoo as a whole."""
     rows = [
         (
-            f"[{m['name']}](models/{m['name']}/card.md)",
+            f"[{m['name']}](models/{m['name']}/README.md)",
             m["recipe"]["name"],
             f"{100 * m['chosen']['test_accuracy']:.2f}",
             str(m["train"]["epochs"]),
@@ -207,7 +207,7 @@ def zoo_card(entries: list[dict[str, Any]]) -> str:
             'gives the sparse initialization, `nttzoo.load(name, weights="trained")` the trained network. Made by '
             "`scripts/publish.py` from the entries' metrics.json: do not edit."
         ),
-        _table(("network", "method", "test accuracy, %", "epochs", "theoretical speed-up", "kernel distance"), rows),
+        _table(("network", "method", "test accuracy, %", "epochs", "theoretical speedup", "kernel distance"), rows),
         "Weights: Apache-2.0. Each card names the license of its training data.",
     ]
     return "\n\n".join(sections) + "\n"

@@ -11,18 +11,21 @@ import fnmatch
 import hashlib
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import jax.numpy as jnp
+from flax import nnx
 
 from nttzoo import architectures
-from nttzoo._util import provenance
+from nttzoo._util import console, provenance
 from nttzoo._util.deprecation import renamed_attribute
-from nttzoo.data import InputSpec
+from nttzoo.architectures import ARCHITECTURES
+from nttzoo.data import SOURCES, InputSpec
 from nttzoo.errors import OptionError, RunError, UnknownName, ZooError
+from nttzoo.sparsity.schemes import SCHEMES, check_density
 
 FORMAT = 1
 Weights = Literal["init", "trained"]
@@ -48,10 +51,31 @@ class Entry:
 
     licence = renamed_attribute("licence", "license")
 
+    def __repr__(self) -> str:
+        rows = {
+            "architecture": self.architecture,
+            "data": self.dataset,
+            "density": f"{self.density:.2%}, {self.scheme}",
+            "method": f"{self.recipe['name']}, seed {self.seed}",
+            "test accuracy": f"{self.metrics['chosen']['test_accuracy']:.2%} after {self.train_epochs} epochs",
+            "theoretical speedup": f"{self.speedup['theoretical']:.1f}x",
+            "size": f"{self.size / 1000:.0f} kB",
+            "license of the data": self.license,
+        }
+        layers = [(layer["name"], layer["size"], layer["kept"]) for layer in self.layers]
+        shown = console.table("", ("layer", "weights", "kept"), layers)
+        return f"{console.table(self.name, ('', ''), rows.items())}\n{shown}"
+
+    @property
+    def train_epochs(self) -> int:
+        """Epochs of supervised training behind the "trained" weights."""
+        return self.metrics["train"]["epochs"]
+
     def summary(self) -> dict[str, Any]:
         """What one would choose it by."""
         about = {key: getattr(self, key) for key in ("name", "architecture", "dataset", "density", "scheme")}
         about |= {"method": self.recipe["name"], "test_accuracy": self.metrics["chosen"]["test_accuracy"]}
+        about |= {"search_epochs": self.recipe["epochs"], "train_epochs": self.train_epochs}
         return {**about, "theoretical_speedup": self.speedup["theoretical"], "bytes": self.size}
 
 
@@ -117,16 +141,52 @@ def read_index(home: Path) -> dict[str, dict[str, Any]]:
 
 
 def list_models(
-    pattern: str = "*", *, dataset: str | None = None, density: float | None = None, scheme: str | None = None
+    *words: str, dataset: str | None = None, density: float | None = None, scheme: str | None = None
 ) -> list[str]:
-    """The names of published networks, sorted: `list_models("conv4-*", density=0.01)`."""
+    """Lists the names of published networks.
+
+    Args:
+      words: parts of names, such as "conv4", "svhn", "1pct" or "global", or globs over names, such as "conv4-*"; a
+        network has to match all of them.
+      dataset: only networks for this data set.
+      density: only networks with this density, in (0, 1].
+      scheme: only networks with this sparsity scheme.
+
+    Returns:
+      The names, sorted.
+
+    Raises:
+      UnknownName: if a word, data set or scheme is not known.
+      DensityError: if the density is not in (0, 1].
+
+    Example:
+      >>> nttzoo.list_models("lenet300", "mnist", density=0.01)
+    """
+    places = _places()
+    if dataset is not None:
+        SOURCES[dataset]
+    if scheme is not None:
+        SCHEMES[scheme]
+    if density is not None:
+        check_density(density)
+    known = {*ARCHITECTURES, *SOURCES, *SCHEMES, *(part for name in places for part in name.split("-"))}
+    for word in words:
+        if not isinstance(word, str) or not (set(word) & set("*?[") or word in known or word in places):
+            raise UnknownName("part of a published network's name", word, sorted(known))
     wanted = {"dataset": dataset, "density": density, "scheme": scheme}
     return sorted(
         name
-        for name, place in _places().items()
-        if fnmatch.fnmatchcase(name, pattern)
+        for name, place in places.items()
+        if all(word in name.split("-") or fnmatch.fnmatchcase(name, word) for word in words)
         and all(value is None or place.listed[key] == value for key, value in wanted.items())
     )
+
+
+def is_folder(name: str | os.PathLike[str]) -> bool:
+    """Whether this is a folder with a model or a search, and not the name of a published network."""
+    if not isinstance(name, str):
+        return True
+    return name not in _places() and any((Path(name) / part).exists() for part in ("model.json", "students"))
 
 
 def _find(name: str) -> _Place:
@@ -153,19 +213,44 @@ def info(name: str) -> Entry:
     )
 
 
-def load(name: str | Path, *, weights: Weights = "init") -> architectures.Network:
-    """A sparse network, masks and weights set, in evaluation mode, ready for any optax loop.
+def load(
+    name: str | os.PathLike[str], *, weights: Weights = "init", factory: Callable[[], nnx.Module] | None = None
+) -> architectures.Network:
+    """Loads a sparse network with its masks and weights, in evaluation mode, ready for any optax loop.
 
-    A str is the name of a published network; a Path is the folder of a search of one's own, or of one of its students.
-    `weights`: "init", the sparse initialization, or "trained". What the inputs need is in `model.input_spec`.
+    Args:
+      name: the name of a published network; or the folder of a search, of one of its students, or that
+        `nttzoo.save` wrote. A published name takes precedence
+        over a folder of the same name.
+      weights: "init" (the default) for the sparse initialization, from which one trains; "trained" for the weights
+        after training. Exports and `nttzoo.compile` use "trained" by default.
+      factory: for a folder with a model that is not a registered architecture: `factory()` makes a model of the same
+        class with any weights. `load` never imports code that a file names.
+
+    Returns:
+      The model. `model.input_spec` says what its inputs need, if that is known.
+
+    Raises:
+      UnknownName: if there is no such published network.
+      ZooError, FileError: if a file was changed or lost.
+      ModelError: if the factory makes a model with other variables.
+
+    Example:
+      >>> model = nttzoo.load("lenet300-mnist-1pct-global")
+      >>> logits = model(model.input_spec.standardize(images))
     """
     from nttzoo import checkpoint  # Orbax takes a while to import
 
     if weights not in ("init", "trained"):
         raise OptionError(f"weights={weights!r} is not one of 'init', 'trained'.")
-    if isinstance(name, Path):
-        return _load_own(name, weights)
+    if not isinstance(name, str | os.PathLike):
+        raise UnknownName("published network", name, _places())
+    if is_folder(name):
+        return _load_own(Path(name), weights, factory)
+    name = str(name)
     place = _find(name)
+    if factory is not None:
+        raise OptionError(f"{name!r} is published and needs no factory: leave it out.")
     check(place)
     metrics = provenance.read_json(place.folders[0] / "metrics.json")
     model = architectures.blank(metrics["architecture"], InputSpec.from_dict(metrics), seed=metrics["seed"])
@@ -174,18 +259,20 @@ def load(name: str | Path, *, weights: Weights = "init") -> architectures.Networ
     return model
 
 
-def _load_own(folder: Path, weights: Weights) -> Any:
+def _load_own(folder: Path, weights: Weights, factory: Callable[[], nnx.Module] | None) -> Any:
     from nttzoo import search
+    from nttzoo.zoo import saving
 
     student = search.student_folder(folder)
+    read = saving.load_saved if saving.is_saved(student) else saving.load_student
     if weights == "init":
-        return search.load_student(student)[0]
+        return read(student, factory)
     if not (student / "trained").is_dir():
         raise RunError(
             f"{student} is not trained yet: `nttzoo train --start {student} --data NAME` does that. Its sparse "
             'initialization are the weights "init".'
         )
-    return search.load_student(student / "trained")[0]
+    return saving.load_student(student / "trained", factory)
 
 
 def onnx_file(name: str) -> Path:

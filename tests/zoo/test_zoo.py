@@ -91,7 +91,7 @@ def test_measured_times_are_entered(home, tmp_path, capsys):
     (tmp_path / "r.json").write_text(json.dumps(content))
     cli.main(["publish", "--runtimes", str(tmp_path / "r.json"), "--home", str(home)])
     assert f"{NAME}: measured times entered" in capsys.readouterr().out
-    text = (home / "models" / NAME / "card.md").read_text()
+    text = (home / "models" / NAME / "README.md").read_text()
     assert "| nttzoo's C | 5.0 | 5.0 | 0.1 | 0.1 |" in text
     assert "An abacus" in text
     assert NAME in zoo.verify()  # manifest and index know the new card
@@ -125,7 +125,7 @@ def test_trained_weights_have_the_accuracy_of_the_card(home):
     model = nttzoo.load(NAME, weights="trained")
     accuracy = training.accuracy(model, dataset)
     assert accuracy == nttzoo.info(NAME).metrics["chosen"]["test_accuracy"]
-    parsed = ModelCard.load(home / "models" / NAME / "card.md")
+    parsed = ModelCard.load(home / "models" / NAME / "README.md")
     (result,) = parsed.data.eval_results
     assert result.metric_value == pytest.approx(accuracy, abs=1e-4)
     assert parsed.data.license == "apache-2.0"
@@ -367,7 +367,7 @@ def test_each_published_entry_loads_is_at_its_density_and_matches_its_card(name)
     x = np.random.default_rng(0).normal(size=(4, *model.input_spec.shape)).astype(np.float32)
     expected = np.asarray(model(jnp.asarray(x)))
     assert np.abs(session.run(None, {"images": x})[0] - expected).max() <= 1e-5 * np.abs(expected).max()
-    assert (home / "models" / name / "card.md").read_text() == card.card(entry.metrics)
+    assert (home / "models" / name / "README.md").read_text() == card.card(entry.metrics)
     assert name == f"{entry.architecture}-{entry.dataset}-{100 * entry.density:.6g}pct-{entry.scheme}"
 
 
