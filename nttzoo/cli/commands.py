@@ -7,12 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from nttzoo.errors import NttzooError, OptionError
+from nttzoo.errors import OptionError
 
 
 def _recipe_values(options: argparse.Namespace) -> dict[str, Any]:
     names = "epochs batch_size learning_rate mask_every kernel_weight weight_decay tangents outputs start_density fall"
-    every = {name: getattr(options, name) for name in (*names.split(), "fall_shape")}
+    every = {name: getattr(options, name) for name in (*names.split(), "fall_shape", "start_method")}
     return {name: value for name, value in every.items() if value is not None}
 
 
@@ -89,12 +89,13 @@ def compare(options: argparse.Namespace) -> None:
     """Runs a comparison and prints its table."""
     from nttzoo import data
     from nttzoo._util import provenance
-    from nttzoo.experiments import comparison
+    from nttzoo.experiments import comparison, plots
 
     asked = comparison.Comparison(
         model=options.model,
         data=options.data,
-        methods=tuple(options.methods),
+        methods=comparison.every_method() if options.methods == ["all"] else tuple(options.methods),
+        controls=tuple(options.controls),
         densities=tuple(options.density),
         schemes=tuple(options.scheme),
         seeds=tuple(options.seeds),
@@ -107,7 +108,9 @@ def compare(options: argparse.Namespace) -> None:
     where = {"data_dir": options.data_dir, "download": options.download}
     dataset = data.load(options.data, **where)
     content = comparison.run(asked, dataset, out=out, runs=Path(options.runs), jobs=options.jobs, **where)
+    plots.comparison(content, out.with_suffix(".png"))
     print(comparison.table(content))
+    print(f"Picture: {out.with_suffix('.png')}")
 
 
 def visualize(options: argparse.Namespace) -> None:
@@ -287,8 +290,9 @@ def speedup(options: argparse.Namespace) -> None:
     from nttzoo.sparsity import cost, pruning
 
     model = architectures.create(options.model, rngs=options.seed)
-    if options.prune in ("snip", "logit_snip"):
-        raise NttzooError(f"{options.prune!r} needs data; `speedup` takes random, scaled_random or magnitude.")
+    if options.prune != "dense" and pruning.METHODS[options.prune].needs in ("images", "labels"):
+        free = [name for name, method in pruning.METHODS.items() if method.needs in ("nothing", "shape")]
+        raise OptionError(f"{options.prune!r} needs data; `speedup` takes {', '.join(free)}.")
     where: dict[str, Any] = {"density": _density(options), "scheme": options.scheme, "exclude": options.dense_layers}
     if options.prune != "dense":
         pruning.prune(model, options.prune, **where, key=options.seed)

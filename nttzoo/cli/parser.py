@@ -42,7 +42,10 @@ def make_parser() -> argparse.ArgumentParser:
     compare.add_argument("--model", default="lenet300", help="lenet300, lenet5 or conv4 (default: lenet300)")
     compare.add_argument("--data", default="mnist5k", help="data set (default: mnist5k)")
     _data_options(compare)
-    _several(compare, "--methods", str, ["ntt", "gradual", "random"], "ntt, gradual, dense, or a pruning method")
+    _several(
+        compare, "--methods", str, ["ntt", "gradual", "random"], "all; or ntt, gradual, dense, and pruning methods"
+    )
+    _several(compare, "--controls", str, [], "also with a part replaced: shuffled, reinitialized, magnitude_mask")
     _several(compare, "--density", float, [0.03], "fractions of weights kept")
     _several(compare, "--scheme", str, ["layerwise"], "layerwise, global, erk, budget")
     _dense_layers_option(compare)
@@ -176,6 +179,7 @@ def _recipe_options(parser: argparse.ArgumentParser) -> None:
     values.add_argument("--weight-decay", type=float, help="of the squared weights in the loss")
     values.add_argument("--tangents", help="all or active: which weights' derivatives make the kernel")
     values.add_argument("--outputs", type=int, help="how many outputs to sample per step: cheaper than all")
+    values.add_argument("--start-method", help="label-free pruning method of the first mask, such as synflow")
     values.add_argument("--start-density", type=float, help="gradual: where the density starts")
     values.add_argument("--fall", type=float, help="gradual: fraction of the steps in which the density falls")
     values.add_argument("--fall-shape", help="gradual: geometric, linear or cubic")

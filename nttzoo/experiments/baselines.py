@@ -62,24 +62,34 @@ def scoring_batch(data: Dataset, seed: int) -> tuple[Array, Array]:
     return data.standardize(images), jnp.asarray(labels)
 
 
-def train_baseline(
+def make_network(
     model: str,
     data: Dataset,
-    config: training.TrainConfig,
     *,
     method: str = "dense",
     density: Density = 1.0,
     scheme: str = "layerwise",
     exclude: Sequence[str] = (),
-) -> Trained:
-    """Creates an architecture for the data set, prunes it by a method ("dense": not at all) and trains it."""
-    network = architectures.create(model, num_classes=data.num_classes, input_shape=data.input_shape, rngs=config.seed)
-    settings: dict[str, Any] = {"model": model, "method": method, "scheme": scheme}
+    seed: int = 0,
+) -> Any:
+    """Creates an architecture for the data set and prunes it by a method ("dense": not at all)."""
+    network = architectures.create(model, num_classes=data.num_classes, input_shape=data.input_shape, rngs=seed)
+    network.input_spec = data.input_spec
     if method != "dense":
-        batch = scoring_batch(data, config.seed)
         where: dict[str, Any] = {"density": density, "scheme": scheme, "exclude": exclude}
-        pruning.prune(network, method, **where, batch=batch, key=config.seed)
-        settings |= {"density": density} | ({"exclude": list(exclude)} if exclude else {})
+        pruning.prune(network, method, **where, batch=scoring_batch(data, seed), key=seed)
+    return network
+
+
+def train_baseline(
+    model: str, data: Dataset, config: training.TrainConfig, *, method: str = "dense", **pruned: Any
+) -> Trained:
+    """Makes a network (see `make_network`) and trains it; the config's seed is that of both."""
+    network = make_network(model, data, method=method, seed=config.seed, **pruned)
+    settings: dict[str, Any] = {"model": model, "method": method, "scheme": pruned.get("scheme", "layerwise")}
+    if method != "dense":
+        settings |= {"density": pruned.get("density", 1.0)}
+        settings |= {"exclude": list(pruned["exclude"])} if pruned.get("exclude") else {}
     return train_network(network, data, config, settings)
 
 

@@ -7,10 +7,12 @@ and seeds may be added later.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -21,7 +23,8 @@ from nttzoo._util.checks import check_seed
 from nttzoo._util.lock import FileLock
 from nttzoo.data import Dataset
 from nttzoo.errors import OptionError, RunError, UnknownName
-from nttzoo.experiments import baselines
+from nttzoo.experiments import baselines, controls
+from nttzoo.experiments.controls import CONTROLS
 from nttzoo.search import recipes
 from nttzoo.sparsity.pruning import METHODS
 from nttzoo.sparsity.schemes import SCHEMES, check_density
@@ -50,9 +53,10 @@ class Comparison:
     change: dict[str, Any]
     dropout: bool = True
     exclude: tuple[str, ...] = ()
+    controls: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("methods", "densities", "schemes", "seeds", "exclude"):
+        for name in ("methods", "densities", "schemes", "seeds", "exclude", "controls"):
             values = getattr(self, name)
             if len(set(values)) < len(values):
                 raise OptionError(f"{name} names something twice: {', '.join(map(str, values))}.")
@@ -60,13 +64,15 @@ class Comparison:
             check_density(density)
         for scheme in self.schemes:
             SCHEMES[scheme]
+        for control in self.controls:
+            CONTROLS[control]
         for seed in self.seeds:
             check_seed(seed)
         if self.train_epochs < 1:
             raise OptionError(f"train_epochs is {self.train_epochs}; networks are compared after 1 epoch or more.")
         for method in self.methods:
-            if method not in (*recipes.NAMES, *METHODS, "dense"):
-                raise UnknownName("method", method, (*recipes.NAMES, *METHODS, "dense"))
+            if method not in every_method():
+                raise UnknownName("method", method, every_method())
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -100,9 +106,10 @@ class Comparison:
         return "-".join([config.name, *(f"{key}={value}" for key, value in sorted(self.change.items()))])
 
     def extends(self, other: Comparison) -> bool:
-        """Whether this is the other one with methods or seeds added, or nothing."""
-        grown = set(self.methods) >= set(other.methods) and set(self.seeds) >= set(other.seeds)
-        return grown and replace(other, methods=self.methods, seeds=self.seeds) == self
+        """Whether this is the other one with methods, seeds or controls added, or nothing."""
+        grown = ("methods", "seeds", "controls")
+        more = all(set(getattr(self, name)) >= set(getattr(other, name)) for name in grown)
+        return more and replace(other, **{name: getattr(self, name) for name in grown}) == self
 
     def cases(self) -> Iterator[Case]:
         """Every case: a method, a seed, and where they matter density and scheme."""
@@ -111,14 +118,22 @@ class Comparison:
                 if method == "dense":
                     yield {"method": method, "seed": seed}
                     continue
-                for scheme in distinct(self.schemes) if method in EVEN else self.schemes:
-                    for density in self.densities:
-                        yield {"method": method, "seed": seed, "scheme": scheme, "density": density}
+                for scheme, density in product(schemes_of(method, self.schemes), self.densities):
+                    case = {"method": method, "seed": seed, "scheme": scheme, "density": density}
+                    yield case
+                    yield from ({**case, "control": control} for control in self.controls)
 
 
-def distinct(schemes: tuple[str, ...]) -> list[str]:
-    """The schemes without those under which random masks are distributed as under an earlier one."""
-    alike = [scheme for scheme in schemes if scheme in ALIKE]
+def every_method() -> tuple[str, ...]:
+    """All that can be compared."""
+    return (*recipes.NAMES, *METHODS, "dense")
+
+
+def schemes_of(method: str, schemes: Sequence[str]) -> list[str]:
+    """The schemes under which a method does different things: random masks do the same under layerwise and global."""
+    if method in METHODS and (own := METHODS[method].scheme):
+        return [own]
+    alike = [scheme for scheme in schemes if scheme in ALIKE] if method in EVEN else []
     return [scheme for scheme in schemes if scheme not in alike[1:]]
 
 
@@ -213,7 +228,7 @@ def _origins(content: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _case_of(measured: Case) -> Case:
     """Which case was measured, without the measurements."""
-    return {key: measured[key] for key in ("method", "seed", "scheme", "density") if key in measured}
+    return {key: measured[key] for key in ("method", "seed", "scheme", "density", "control") if key in measured}
 
 
 def _search(
@@ -251,38 +266,65 @@ def _train(
     """Trains the network of one case; a student's trained weights are kept beside it."""
     config = replace(comparison.training(case["seed"]), progress=progress)
     measured: dict[str, Any] = {}
+    made: dict[str, Any] = {"method": case["method"]}
+    made |= {key: case[key] for key in ("density", "scheme") if key in case} | {"exclude": comparison.exclude}
     if case["method"] in recipes.NAMES:
         summary = found[case["method"], case["seed"]]
         name = search.Target(case["density"], case["scheme"]).name
-        trained = baselines.train_student(summary.folder / "students" / name, dataset, config)
         student = summary.content["students"][name]
         measured = {key: student[key] for key in ("kernel_before", "kernel_after", "target_after")}
         measured["search_steps"] = summary.content["steps"]
+        # Students of one search share its time.
+        seconds = summary.content["seconds_of_last_session"] / len(summary.content["students"])
+        folder = summary.folder / "students" / name
+        if "control" not in case:
+            trained = baselines.train_student(folder, dataset, config)
+        else:
+            trained = _train_control(comparison, case, search.load_student(folder)[0], dataset, config)
     else:
-        pruned = {key: case[key] for key in ("density", "scheme") if key in case}
-        trained = baselines.train_baseline(
-            comparison.model, dataset, config, method=case["method"], exclude=comparison.exclude, **pruned
-        )
+        began = time.perf_counter()
+        network = baselines.make_network(comparison.model, dataset, seed=case["seed"], **made)
+        seconds = time.perf_counter() - began
+        if "control" in case:
+            trained = _train_control(comparison, case, network, dataset, config)
+        else:
+            trained = baselines.train_network(network, dataset, config, {})
+    measured["method_seconds"] = round(seconds, 2)
     measured["validation_accuracy"] = trained.history.validation_accuracy[-1]
     measured["test_accuracy"] = trained.history.test_accuracy[-1]
     return {**measured, "train_seconds": round(sum(trained.history.seconds), 1)}
 
 
+def _train_control(
+    comparison: Comparison, case: Case, network: Any, dataset: Dataset, config: TrainConfig
+) -> baselines.Trained:
+    """Trains a network with a part of it replaced."""
+    dense = baselines.make_network(comparison.model, dataset, seed=case["seed"])
+    controls.apply(network, case["control"], dense=dense, key=case["seed"])
+    return baselines.train_network(network, dataset, config, {})
+
+
 def table(content: dict[str, Any]) -> str:
-    """Test accuracy per method, scheme and density: mean over seeds, lowest and highest if there are more."""
+    """Test accuracy per method, scheme and density: mean over seeds, lowest and highest if there are more.
+
+    The last column is what the method itself costs, in seconds, before any training.
+    """
     groups: dict[tuple[Any, ...], dict[float, list[float]]] = {}
+    costs: dict[tuple[Any, ...], list[float]] = {}
     for case in content["cases"]:
-        row = groups.setdefault((case["method"], case.get("scheme", "")), {})
-        row.setdefault(case.get("density", 1.0), []).append(case["test_accuracy"])
+        key = (case["method"], case.get("scheme", ""), case.get("control", ""))
+        groups.setdefault(key, {}).setdefault(case.get("density", 1.0), []).append(case["test_accuracy"])
+        costs.setdefault(key, []).extend([case["method_seconds"]] if "method_seconds" in case else [])
     if not groups:
         raise OptionError("the comparison has no cases yet.")
     densities = sorted({density for row in groups.values() for density in row})
     rows = []
-    for (method, scheme), row in groups.items():
+    for key, row in groups.items():
         cells = []
         for density in densities:
             values = [100 * value for value in row.get(density, [])]
             spread = f" ({min(values):.2f} to {max(values):.2f})" if len(values) > 1 else ""
             cells.append(f"{statistics.mean(values):.2f}{spread}" if values else "-")
-        rows.append((f"{method} {scheme}".strip(), *cells))
-    return console.table("test accuracy, %", ("method", *(f"{d:.6g}" for d in densities)), rows)
+        seconds = f"{statistics.mean(costs[key]):.1f}" if costs[key] else "-"
+        rows.append((" ".join(part for part in key if part), *cells, seconds))
+    return console.table("test accuracy, %", ("method", *(f"{d:.6g}" for d in densities), "cost, s"), rows)

@@ -18,7 +18,7 @@ from jaxtyping import Array
 from nttzoo.nn import masked_layers
 from nttzoo.registry import Registry
 from nttzoo.sparsity import masks
-from nttzoo.sparsity.pruning import he_kernels
+from nttzoo.sparsity.scores import he_kernels
 
 M = TypeVar("M", bound=nnx.Module)
 # (sparse network, the dense one it was made from, key) -> None; changes the sparse network

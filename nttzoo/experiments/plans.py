@@ -12,7 +12,7 @@ from typing import Any
 
 from nttzoo.errors import UnknownName
 from nttzoo.experiments.cases import Case
-from nttzoo.experiments.comparison import EVEN, distinct
+from nttzoo.experiments.comparison import schemes_of
 from nttzoo.experiments.controls import CONTROLS
 from nttzoo.training import TrainConfig
 
@@ -52,7 +52,7 @@ def cases(
     schemes = tuple(schemes)
     every = product(datasets, trainings, schemes, densities, seeds, methods, controls)
     for data, how, scheme, density, seed, method, control in every:
-        if method in EVEN and scheme not in distinct(schemes):
+        if method != "dense" and scheme not in schemes_of(method, schemes):
             continue
         common: dict[str, Any] = {"model": model, "data": data, "method": method, "seed": seed, "training": how}
         searched = method in ("ntt", "gradual")

@@ -1,8 +1,11 @@
-"""The picture of teacher and student while they learn."""
+"""The pictures of comparisons, and of teacher and student while they learn."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from nttzoo._util import figures
 from nttzoo.experiments.trajectories import Trajectories
@@ -27,4 +30,31 @@ def trajectories(seen: Trajectories, path: Path) -> None:
             axes[2].plot(*mean[0], "k.", markersize=4)
             axes[2].annotate(str(digit), seen.targets[seen.targets[:, digit] == 1][0], fontsize=14, ha="center")
     axes[2].set(xlabel="output 0", ylabel="output 1", title="mean outputs for zeros and ones")
+    figures.save(figure, path)
+
+
+def comparison(content: dict[str, Any], path: Path) -> None:
+    """Test accuracy over density: a panel for each scheme, a line for each method; between lowest and highest seed."""
+    cases = [case for case in content["cases"] if "control" not in case]
+    schemes = list(dict.fromkeys(case["scheme"] for case in cases if "scheme" in case)) or ["layerwise"]
+    methods = list(dict.fromkeys(case["method"] for case in cases))
+    figure, axes = figures.subplots(1, len(schemes), figsize=(5.5 * len(schemes), 4.5), squeeze=False)
+    for axis, scheme in zip(axes[0], schemes, strict=True):
+        for i, method in enumerate(methods):
+            found: dict[float, list[float]] = {}
+            for case in cases:
+                if case["method"] == method and case.get("scheme", scheme) == scheme:
+                    found.setdefault(case.get("density", 0.0), []).append(100 * case["test_accuracy"])
+            if method == "dense" and found:
+                axis.axhline(np.mean(found[0.0]), color="0.6", linestyle="--", label="dense")
+            elif found:
+                x = sorted(found)
+                style: dict[str, Any] = {"color": f"C{i % 10}", "linestyle": "-" if i < 10 else ":"}
+                axis.plot([100 * d for d in x], [np.mean(found[d]) for d in x], marker="o", label=method, **style)
+                low, high = ([pick(found[d]) for d in x] for pick in (min, max))
+                axis.fill_between([100 * d for d in x], low, high, color=style["color"], alpha=0.12, linewidth=0)
+        axis.set(xscale="log", xlabel="weights kept, %", ylabel="test accuracy, %", title=scheme)
+        axis.legend(frameon=False, fontsize=8)
+    told = content["comparison"]
+    figure.suptitle(f"{told['model']} on {told['data']}, {told['train_epochs']} epochs")
     figures.save(figure, path)

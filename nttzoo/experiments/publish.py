@@ -59,7 +59,8 @@ def _metrics(
     asked: comparison.Comparison, content: dict[str, Any], density: float, scheme: str, dataset: Dataset, runs: Path
 ) -> tuple[dict[str, Any], Path]:
     """What is known of an entry, and the folder of the student that it is."""
-    here = [case for case in content["cases"] if case.get("density", density) == density]
+    plain = [case for case in content["cases"] if "control" not in case]
+    here = [case for case in plain if case.get("density", density) == density]
     found = [case for case in here if case["method"] in recipes.NAMES and case["scheme"] == scheme]
     if not found:
         raise RunError(f"the comparison has no search at density {density:g}, {scheme}.")

@@ -8,15 +8,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nttzoo import architectures, search, zoo
+from nttzoo import search, zoo
 from nttzoo._util import provenance
 from nttzoo.data import Dataset
 from nttzoo.errors import NttzooError
 from nttzoo.experiments import controls
-from nttzoo.experiments.baselines import scoring_batch
+from nttzoo.experiments.baselines import make_network
 from nttzoo.experiments.cases import Case
 from nttzoo.search import SearchConfig
-from nttzoo.sparsity import pruning
 
 DISTANCES = ("kernel_before", "kernel_after", "target_before", "target_after")
 
@@ -30,19 +29,15 @@ class Source(NamedTuple):
 
 def network(case: Case, dataset: Dataset, source: Source | None) -> Any:
     """The network of a case before training; `source` is the student of a searched one."""
-    shapes: dict[str, Any] = {"num_classes": dataset.num_classes, "input_shape": dataset.input_shape}
-    dense = architectures.create(case.model, rngs=case.seed, **shapes)
-    dense.input_spec = dataset.input_spec
     if source is not None:
         made = source.model
-    elif case.method == "dense":
-        return dense
     else:
-        made = architectures.create(case.model, rngs=case.seed, **shapes)
-        made.input_spec = dataset.input_spec
-        batch = scoring_batch(dataset, case.seed)
-        pruning.prune(made, case.method, density=case.density, scheme=case.scheme, batch=batch, key=case.seed)
-    return controls.apply(made, case.control, dense=dense, key=case.seed) if case.control else made
+        pruned: dict[str, Any] = {"method": case.method, "density": case.density, "scheme": case.scheme}
+        made = make_network(case.model, dataset, **pruned, seed=case.seed)
+    if case.control:
+        dense = make_network(case.model, dataset, seed=case.seed)
+        controls.apply(made, case.control, dense=dense, key=case.seed)
+    return made
 
 
 def find(config: SearchConfig, runs: Sequence[Path]) -> Source | None:

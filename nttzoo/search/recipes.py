@@ -16,6 +16,7 @@ from nttzoo.errors import OptionError, UnknownName
 from nttzoo.ntk.api import Tangents, check_choice
 from nttzoo.registry import Registry
 from nttzoo.search.objective import LossCoefficients
+from nttzoo.sparsity.pruning import METHODS
 from nttzoo.sparsity.schemes import check_density
 
 # (start density, target density, progress 0 ... 1) -> density
@@ -49,7 +50,9 @@ class Recipe:
     `kernel_weight`, `weight_decay`: of the loss (gamma^2 and beta in the paper). `tangents`: "all" or "active".
     `outputs`: how many outputs each image is given per step for the kernel (None: all). `start_density`, `fall`,
     `fall_shape`: the density falls from the start to the target over this fraction of the steps (None: the target all
-    along). `held_out`: this fraction of the images, but at least 64, is kept aside to report kernel distances on.
+    along). `start_method`: the pruning method of the first mask (None: magnitude, and Logit-SNIP where layers compete);
+    it must need no labels. `held_out`: this fraction of the images, but at least 64, is kept aside to report kernel
+    distances on.
     """
 
     kernel_weight: float
@@ -62,6 +65,7 @@ class Recipe:
     tangents: Tangents = "all"
     outputs: int | None = None
     start_density: float | None = None
+    start_method: str | None = None
     fall: float = 0.6
     fall_shape: str = "geometric"
     held_out: float = 0.002
@@ -86,6 +90,11 @@ class Recipe:
             raise OptionError(f"outputs is {self.outputs}; it is the number of sampled outputs, 1 or more, or None.")
         if self.start_density is not None:
             check_density(self.start_density)
+        if self.start_method is not None and METHODS[self.start_method].needs == "labels":
+            free = ", ".join(name for name, method in METHODS.items() if method.needs != "labels")
+            raise OptionError(
+                f"start_method {self.start_method!r} needs labels, a search has none. Choose from: {free}."
+            )
         if not 0 < self.fall <= 1:
             raise OptionError(f"fall is {self.fall}; it is the fraction of the steps in which the density falls.")
         if not 0 <= self.held_out < 1:

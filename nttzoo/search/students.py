@@ -27,7 +27,7 @@ from nttzoo.ntk.sharding import Exchange
 from nttzoo.search.config import EVALUATION_IMAGES, Plan, SearchConfig, Target
 from nttzoo.search.devices import AXIS
 from nttzoo.search.objective import Behavior, Terms, behavior, distances, ntt_loss
-from nttzoo.sparsity import masks, pruning, schemes
+from nttzoo.sparsity import masks, pruning, schemes, scores
 from nttzoo.sparsity.schemes import Density, Groups
 
 Preprocess = Callable[[Num[Array, "n ..."]], Float[Array, "n ..."]]
@@ -130,7 +130,7 @@ class Students:
         self._evaluate = jax.jit(self._distances)
 
     def start(self, *, density_at: int = 0) -> States:
-        """Before the first step: the teacher's weights, and masks by magnitude.
+        """Before the first step: the teacher's weights, and masks by the recipe's method or by magnitude.
 
         Magnitudes of different layers say little: where layers compete, as under `global`, masks are by Logit-SNIP.
 
@@ -139,7 +139,7 @@ class Students:
         states = []
         for target, groups in zip(self.config.targets, self.groups, strict=True):
             student = nnx.clone(self.teacher)
-            method = "logit_snip" if _compete(groups) else "magnitude"
+            method = self.recipe.start_method or ("logit_snip" if _compete(groups) else "magnitude")
             pruning.prune(
                 student,
                 method,
@@ -147,6 +147,7 @@ class Students:
                 scheme=target.scheme,
                 exclude=self.config.exclude,
                 batch=self.preprocess(jnp.asarray(self.scoring)),
+                key=self.config.seed,
             )
             _, params, kept, _ = split_masked(student)
             states.append(State(params, kept, self.optimizer.init(params), _zeros(), jnp.zeros((), jnp.int32)))
@@ -267,7 +268,7 @@ class Students:
         """The mask of the largest magnitudes, and how many weights entered or left."""
         model = self.merged(params, kept)
         layers = masked_layers(model)
-        made = masks.keep_in_groups(pruning.magnitude_scores(model), groups, list(counts))
+        made = masks.keep_in_groups(scores.magnitude_scores(model), groups, list(counts))
         changed: Any = sum(jnp.sum(made[path] != layer.mask[...], dtype=jnp.int32) for path, layer in layers.items())
         set_masks(model, made)
         return nnx.state(model, Mask), changed

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -20,6 +21,7 @@ Scores = Mapping[Path, Float[Array, "..."]]
 Masks = dict[Path, Bool[Array, "..."]]
 
 
+@jax.jit  # once for each shape: iterative methods come back many times
 def keep_largest(scores: Shaped[Array, "..."], count: int | Array) -> Bool[Array, "..."]:
     """Keeps the `count` largest scores; ties go to the lower index (C order). `count` may be traced."""
     ranks = _as_ranks(scores.reshape(-1))

@@ -1,4 +1,4 @@
-"""Pruning before training: one score function per baseline, and `prune`, which turns scores into masks."""
+"""Pruning before training: the methods, and `prune`, which turns their scores into masks, in one round or in many."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Any, Literal, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from nttzoo.errors import ModelError, OptionError, ShapeError
-from nttzoo.nn import Path, masked_layers, merge_params, path_name, set_masks, split_params
+from nttzoo.nn import Path, masked_layers, path_name, set_masks
 from nttzoo.registry import Registry
-from nttzoo.sparsity import schemes
+from nttzoo.sparsity import schemes, scores
 from nttzoo.sparsity.masks import Scores, make_masks, warn_of_empty_layers
 from nttzoo.sparsity.schemes import Density, Scheme
 
@@ -28,15 +27,20 @@ Batch = Array | tuple[Array, Array] | None
 class Method:
     """How a pruning method ranks weights.
 
-    `score(model, batch, key)` gives an array of scores for each prunable kernel; `batch` is just what the method
-    `needs`: None, images [n, ...], or (images, labels [n]). A method with `even` keeps the same fraction of all layers
-    that compete with each other: under `global` of all. `redraw(model, densities per layer, key)`, if given, gives new
-    kernels.
+    `score(model, seen, key)` gives an array of scores for each prunable kernel; `seen` is just what the method
+    `needs`: None, the shape of one input, images [n, ...], or (images, labels [n]). With several `rounds`, the density
+    falls by the same factor in each, and the network that is left is scored again; what is pruned stays pruned, unless
+    it is `returning`. A method with `even` keeps the same fraction of all layers that compete with each other: under
+    `global` of all. `redraw(model, densities per layer, key)`, if given, gives new kernels. A method may have
+    a `scheme` of its own.
     """
 
     score: Callable[[nnx.Module, Any, Array], Scores]
-    needs: Literal["nothing", "images", "labels"]
+    needs: Literal["nothing", "shape", "images", "labels"]
     even: bool = False
+    rounds: int = 1
+    returning: bool = False
+    scheme: str | None = None
     redraw: Callable[[nnx.Module, Mapping[Path, float], Array], dict[Path, Array]] | None = None
 
 
@@ -80,8 +84,15 @@ def prune(
     example: Any = input_shape
     if input_shape is None and images is not None and not hasattr(model, "input_shape"):
         example = jax.ShapeDtypeStruct((1, *jnp.shape(images)[1:]), jnp.result_type(images))
-    groups = schemes.allocate(schemes.describe(model, example), density, scheme, exclude, even=chosen.even)
-    seen = _what_it_may_see(batch, chosen.needs, name)
+    layers = schemes.describe(model, example)
+
+    def allocate(progress: float) -> schemes.Groups:
+        where = chosen.scheme or scheme
+        return schemes.allocate(layers, schemes.on_the_way(density, progress), where, exclude, even=chosen.even)
+
+    groups = allocate(1.0)
+    shape = _input_shape(model, input_shape, images)
+    seen = _what_it_may_see(batch, chosen.needs, name, shape)
     if isinstance(key, int | np.integer):
         key = jax.random.key(int(key))
     if key is None:
@@ -90,29 +101,53 @@ def prune(
         key = jax.random.key(0)
     score_key, redraw_key = jax.random.split(key)
 
-    scores = chosen.score(model, seen, score_key)
-    layers = masked_layers(model)
-    if {path: s.shape for path, s in scores.items()} != {path: x.kernel.shape for path, x in layers.items()}:
-        raise ModelError(f"pruning method {name!r} must give one score for each weight of each prunable layer.")
-    for path, layer in scores.items():
-        if not bool(jnp.isfinite(layer).all()):
-            raise ModelError(
-                f"the scores of layer '{path_name(path)}' are not finite: look for NaN in weights and batch."
-            )
-    masks = make_masks(scores, groups)
+    work = nnx.clone(model)
+    for done in range(1, chosen.rounds + 1):
+        round_key = jax.random.fold_in(score_key, done) if chosen.rounds > 1 else score_key
+        found = _checked(chosen.score(work, seen, round_key), work, name)
+        if chosen.rounds > 1 and not chosen.returning:
+            # Scores are not negative: what is pruned comes last.
+            found = {path: jnp.where(x.mask[...], found[path], -1) for path, x in masked_layers(work).items()}
+        masks = make_masks(found, allocate(done / chosen.rounds) if done < chosen.rounds else groups)
+        set_masks(work, masks)
     kernels = chosen.redraw(model, schemes.densities(groups), redraw_key) if chosen.redraw else {}
 
     warn_of_empty_layers(masks)
     for path, kernel in kernels.items():
-        layers[path].kernel[...] = kernel
+        masked_layers(model)[path].kernel[...] = kernel
     set_masks(model, masks)
     return model
 
 
-def _what_it_may_see(batch: Batch, needs: str, name: str) -> Any:
+def _checked(found: Scores, model: nnx.Module, name: str) -> Scores:
+    """The scores, if there is a finite one for each weight."""
+    layers = masked_layers(model)
+    if {path: s.shape for path, s in found.items()} != {path: x.kernel.shape for path, x in layers.items()}:
+        raise ModelError(f"pruning method {name!r} must give one score for each weight of each prunable layer.")
+    for path, layer in found.items():
+        if not bool(jnp.isfinite(layer).all()):
+            raise ModelError(
+                f"the scores of layer '{path_name(path)}' are not finite: look for NaN in weights and batch."
+            )
+    return found
+
+
+def _input_shape(model: nnx.Module, given: tuple[int, ...] | None, images: Any) -> tuple[int, ...] | None:
+    """The shape of one input, as far as it is known."""
+    known = given or getattr(model, "input_shape", None)
+    return tuple(known) if known else None if images is None else jnp.shape(images)[1:]
+
+
+def _what_it_may_see(batch: Batch, needs: str, name: str, shape: tuple[int, ...] | None) -> Any:
     """The part of the batch that a method needs: a label-free method never gets the labels."""
     if needs == "nothing":
         return None
+    if needs == "shape":
+        if shape is None:
+            raise ShapeError(
+                f"pruning method {name!r} needs the shape of one input: give input_shape=(28, 28, 1), say."
+            )
+        return shape
     if batch is None:
         what = "(images, labels)" if needs == "labels" else "images"
         raise OptionError(f"pruning method {name!r} needs a batch of {what}: give batch=...")
@@ -136,69 +171,16 @@ def _what_it_may_see(batch: Batch, needs: str, name: str) -> Any:
     return images, labels
 
 
-def magnitude_scores(model: nnx.Module, batch: None = None, key: Array | None = None) -> Scores:
-    """|w|."""
-    return {path: jnp.abs(layer.kernel[...]) for path, layer in masked_layers(model).items()}
-
-
-def random_scores(model: nnx.Module, batch: None, key: Array) -> Scores:
-    """Independent uniform numbers."""
-    layers = masked_layers(model)
-    keys = jax.random.split(key, len(layers))
-    # 32 random bits, not a float's 23: ties, which would favor the lower index, become rare.
-    return {
-        path: jax.random.bits(k, layer.kernel.shape, jnp.uint32)
-        for k, (path, layer) in zip(keys, layers.items(), strict=True)
-    }
-
-
-def snip_scores(model: nnx.Module, batch: tuple[Array, Array], key: Array | None = None) -> Scores:
-    """|w * dLoss/dw|, Loss being the cross-entropy summed over a labeled batch."""
-    images, labels = batch
-    low, high = int(labels.min()), int(labels.max())
-
-    def loss(model: Any) -> Array:
-        logits = model(images)
-        if low < 0 or high >= logits.shape[-1]:
-            raise ShapeError(f"labels run from {low} to {high}, but the model has {logits.shape[-1]} outputs.")
-        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).sum()
-
-    return _sensitivity(model, loss)
-
-
-def logit_snip_scores(model: nnx.Module, batch: Float[Array, "n ..."], key: Array | None = None) -> Scores:
-    """|w * dZ/dw|, Z being the sum of squared logits: no labels."""
-    return _sensitivity(model, lambda m: jnp.square(m(batch)).sum())
-
-
-def _sensitivity(model: nnx.Module, quantity: Callable[[Any], Array]) -> Scores:
-    """|w * dQuantity/dw| in evaluation mode (no dropout)."""
-    frozen = nnx.clone(model)
-    frozen.eval()
-    graph, params, rest = split_params(frozen)
-    masked_layers(frozen)  # says what is wrong with a model that has none
-    grads = jax.jit(jax.grad(lambda p: quantity(merge_params(graph, p, rest))))(params)
-    nnx.update(frozen, grads)
-    return {
-        path: jnp.abs(layer.kernel[...] * gradient.kernel[...])
-        for (path, layer), gradient in zip(masked_layers(model).items(), masked_layers(frozen).values(), strict=True)
-    }
-
-
-def he_kernels(model: nnx.Module, densities: Mapping[Path, float], key: Array) -> dict[Path, Array]:
-    """Kernels redrawn from N(0, 2 / (fan_in * density)): the variance that survives pruning is Kaiming's."""
-    layers = masked_layers(model)
-    keys = jax.random.split(key, len(layers))
-
-    def drawn(layer: Any, density: float, key: Array) -> Array:
-        spread = (2 / (layer.fan_in * density)) ** 0.5
-        return jax.random.normal(key, layer.kernel.shape, layer.kernel.dtype) * spread
-
-    return {path: drawn(layer, densities[path], k) for k, (path, layer) in zip(keys, layers.items(), strict=True)}
-
-
-METHODS.register("random")(Method(random_scores, needs="nothing", even=True))
-METHODS.register("scaled_random")(Method(random_scores, needs="nothing", even=True, redraw=he_kernels))
-METHODS.register("magnitude")(Method(magnitude_scores, needs="nothing"))
-METHODS.register("snip")(Method(snip_scores, needs="labels"))
-METHODS.register("logit_snip")(Method(logit_snip_scores, needs="images"))
+_RANDOM: dict[str, Any] = {"score": scores.random_scores, "needs": "nothing", "even": True}
+METHODS.register("random")(Method(**_RANDOM))
+METHODS.register("scaled_random")(Method(**_RANDOM, redraw=scores.he_kernels))
+METHODS.register("erk")(Method(**_RANDOM, redraw=scores.he_kernels, scheme="erk"))
+METHODS.register("magnitude")(Method(scores.magnitude_scores, needs="nothing"))
+METHODS.register("snip")(Method(scores.snip_scores, needs="labels"))
+METHODS.register("logit_snip")(Method(scores.logit_snip_scores, needs="images"))
+METHODS.register("iterative_snip")(Method(scores.snip_scores, needs="labels", rounds=60))
+METHODS.register("force")(Method(scores.force_scores, needs="labels", rounds=60, returning=True))
+METHODS.register("grasp")(Method(scores.grasp_scores, needs="labels"))
+METHODS.register("synflow")(Method(scores.synflow_scores, needs="shape", rounds=100))
+METHODS.register("ntk_sap")(Method(scores.ntk_sap_scores, needs="shape", rounds=20))
+METHODS.register("px")(Method(scores.px_scores, needs="images", rounds=100))

@@ -225,6 +225,15 @@ def check_densities(density: Density) -> Density:
     return {str(pattern): check_density(value) for pattern, value in density.items()}
 
 
+def on_the_way(density: Density, progress: float) -> Density:
+    """From 1 to the density, or densities, by the same factor at each step: density ** progress."""
+    if progress == 1:
+        return density
+    if isinstance(density, Mapping):
+        return {pattern: check_density(value) ** progress for pattern, value in density.items()}
+    return check_density(density) ** progress
+
+
 def density_name(density: Density) -> str:
     """For folders and names, in percent: "3", or "blocks.all=2+all=10" for {"blocks.*": 0.02, "*": 0.1}."""
     if isinstance(density, Mapping):

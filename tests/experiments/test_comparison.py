@@ -5,7 +5,7 @@ import pytest
 
 from nttzoo import cli, data, training
 from nttzoo.errors import NttzooError, OptionError, RunError, UnknownName
-from nttzoo.experiments import baselines, comparison
+from nttzoo.experiments import baselines, comparison, plots
 
 VALUES = {
     "model": "lenet300",
@@ -71,14 +71,14 @@ def test_another_file_is_not_taken_for_a_comparison(tmp_path):
 def test_one_process_at_a_time_writes_a_comparison(tmp_path, monkeypatch):
     asked = comparison.Comparison(**{**VALUES, "methods": ("random",), "densities": (0.05,), "seeds": (0,)})
     where = {"out": tmp_path / "c.json", "runs": tmp_path}
-    real = baselines.train_baseline
+    real = baselines.make_network
 
     def meanwhile(*args, **kwargs):
         with pytest.raises(RunError, match=r"another process is at work on .*c\.json"):
             comparison.run(asked, data.load("mnist5k"), **where)
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(baselines, "train_baseline", meanwhile)
+    monkeypatch.setattr(baselines, "make_network", meanwhile)
     comparison.run(asked, data.load("mnist5k"), **where)
     assert [path.name for path in tmp_path.iterdir()] == ["c.json"]
 
@@ -87,19 +87,19 @@ def test_a_comparison_grows_case_by_case_and_goes_on(tmp_path, monkeypatch, caps
     out = tmp_path / "c.json"
     arguments = ["compare", "--methods", "ntt", "random", "--density", "0.05", "--epochs", "1", "--mask-every", "20"]
     arguments += ["--train-epochs", "1", "--runs", str(tmp_path / "runs"), "--out", str(out)]
-    real = baselines.train_baseline
+    real = baselines.make_network
 
     def broken(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(baselines, "train_baseline", broken)
+    monkeypatch.setattr(baselines, "make_network", broken)
     with pytest.raises(SystemExit):
         cli.main(arguments)
     (first,) = json.loads(out.read_text())["cases"]
     assert first["method"] == "ntt"
     assert first["kernel_after"] < first["kernel_before"]
 
-    monkeypatch.setattr(baselines, "train_baseline", real)
+    monkeypatch.setattr(baselines, "make_network", real)
     monkeypatch.setattr("nttzoo.experiments.comparison.search.run", None)  # the search is done and not done again
     cli.main(arguments)
     content = json.loads(out.read_text())
@@ -148,7 +148,7 @@ def test_a_failure_side_by_side_stops_the_rest_and_keeps_what_is_done(tmp_path, 
     values = {**VALUES, "methods": ("random",), "densities": (0.05,), "seeds": tuple(range(30)), "change": {}}
     ended = []
 
-    def fails_at_two(model, dataset, config, **pruned):
+    def fails_at_two(network, dataset, config, settings):
         if config.seed == 2:
             raise KeyboardInterrupt
         time.sleep(0.05)
@@ -156,7 +156,8 @@ def test_a_failure_side_by_side_stops_the_rest_and_keeps_what_is_done(tmp_path, 
         history = training.History(*([0.5] for _ in range(5)))
         return baselines.Trained(None, {}, history, None, None)
 
-    monkeypatch.setattr(baselines, "train_baseline", fails_at_two)
+    monkeypatch.setattr(baselines, "make_network", lambda *args, **kwargs: None)
+    monkeypatch.setattr(baselines, "train_network", fails_at_two)
     out = tmp_path / "c.json"
     with pytest.raises(KeyboardInterrupt):
         comparison.run(comparison.Comparison(**values), data.load("mnist5k"), out=out, runs=tmp_path, jobs=2)
@@ -168,4 +169,37 @@ def test_the_table_shows_mean_and_range_over_seeds():
     cases = [{"method": "ntt", "seed": s, "scheme": "global", "density": 0.01, "test_accuracy": a} for s, a in
              enumerate((0.5, 0.75))]  # fmt: skip
     text = comparison.table({"cases": cases})
-    assert text.splitlines()[-1].split(maxsplit=2) == ["ntt", "global", "62.50 (50.00 to 75.00)"]
+    assert text.splitlines()[-1].split() == ["ntt", "global", "62.50", "(50.00", "to", "75.00)", "-"]
+    text = comparison.table({"cases": [{**case, "control": "shuffled", "method_seconds": 3.0} for case in cases]})
+    assert text.splitlines()[-1].split()[:3] == ["ntt", "global", "shuffled"]
+    assert text.splitlines()[-1].split()[-1] == "3.0"
+
+
+def test_controls_follow_every_sparse_method_and_may_be_added(tmp_path):
+    values = {
+        **VALUES,
+        "methods": ("magnitude", "dense"),
+        "densities": (0.05,),
+        "schemes": ("layerwise",),
+        "seeds": (0,),
+    }
+    plain, controlled = (
+        comparison.Comparison(**values, controls=names) for names in ((), ("shuffled", "reinitialized"))
+    )
+    assert controlled.extends(plain)
+    assert not plain.extends(controlled)
+    where = {"out": tmp_path / "c.json", "runs": tmp_path}
+    comparison.run(plain, data.load("mnist5k"), **where)
+    content = comparison.run(controlled, data.load("mnist5k"), **where)
+    found = [(case["method"], case.get("control")) for case in content["cases"]]
+    assert found == [("magnitude", None), ("magnitude", "shuffled"), ("magnitude", "reinitialized"), ("dense", None)]
+    assert len({case["test_accuracy"] for case in content["cases"]}) == 4
+    assert all(case["method_seconds"] >= 0 for case in content["cases"])
+    plots.comparison(content, tmp_path / "c.png")
+    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_method_with_a_scheme_of_its_own_is_one_case():
+    asked = comparison.Comparison(**{**VALUES, "methods": ("erk",), "seeds": (0,)})
+    assert [case["scheme"] for case in asked.cases()] == ["erk", "erk"]
+    assert {"erk", "synflow", "px", "ntk_sap", "force", "grasp", "ntt", "dense"} <= set(comparison.every_method())

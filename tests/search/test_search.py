@@ -27,6 +27,7 @@ from nttzoo.search.config import Plan
 from nttzoo.search.recipes import Recipe
 from nttzoo.search.students import draw_batch
 from nttzoo.sparsity import masks, schemes
+from nttzoo.sparsity.pruning import prune
 
 SHAPE = (4, 4, 1)
 RECIPE = Recipe(
@@ -208,6 +209,19 @@ def test_schemes_of_ones_own_densities_per_layer_and_dense_layers():
     written = config(schemes=(first_dense,), exclude=("linear3",)).to_dict()
     assert (written["schemes"], written["exclude"]) == (["first_dense"], ["linear3"])
     assert "exclude" not in config().to_dict()
+
+
+@pytest.mark.parametrize("method", ["synflow", "random", "px"])
+def test_a_search_can_start_from_any_label_free_method(method):
+    first = transfer(start_method=method, mask_every=1000)  # the mask stays
+    pruned = prune(teacher(), method, density=0.2, batch=jnp.asarray(images()[:1]), key=0)
+    kept = {path: mask for path, (_, mask) in weights(first.students[0]).items()}
+    if method != "px":  # which saw other images
+        np.testing.assert_equal(kept, {p: np.asarray(x.mask[...]) for p, x in nn.masked_layers(pruned).items()})
+    magnitude = transfer(mask_every=1000).students[0]
+    assert any((mask != kept[path]).any() for path, (_, mask) in weights(magnitude).items())
+    with pytest.raises(OptionError, match="start_method 'snip' needs labels, a search has none"):
+        RECIPE.change(start_method="snip")
 
 
 def test_each_student_ends_as_if_searched_alone():

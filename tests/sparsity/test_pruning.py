@@ -124,9 +124,10 @@ def test_already_pruned_weights_have_no_sensitivity():
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("density", [0.07, 0.5])
 @pytest.mark.parametrize("scheme", ["layerwise", "global"])
+@pytest.mark.filterwarnings("ignore:no weight survived")  # of 3 or 4 weights in all
 def test_exactly_the_rounded_number_survives(method, density, scheme):
     made = masks_of(prune(mlp(), method, density=density, scheme=scheme, batch=(IMAGES, LABELS), key=0))
-    if scheme == "layerwise" or "random" in method:
+    if method != "erk" and (scheme == "layerwise" or "random" in method):
         assert {name: m.sum() for name, m in made.items()} == {
             "first": round(density * 30),
             "second": round(density * 20),
@@ -310,7 +311,9 @@ def test_a_model_without_masks_is_refused(method):
         prune(nnx.Linear(6, 4, rngs=nnx.Rngs(0)), method, density=0.5, batch=(IMAGES, LABELS), key=0)
 
 
-def test_the_papers_methods_are_there():
-    assert sorted(pruning.METHODS) == ["logit_snip", "magnitude", "random", "scaled_random", "snip"]
+def test_the_papers_methods_and_those_of_the_field_are_there():
+    papers = {"logit_snip", "magnitude", "random", "scaled_random", "snip"}
+    fields = {"erk", "force", "grasp", "iterative_snip", "ntk_sap", "px", "synflow"}
+    assert set(pruning.METHODS) == papers | fields
     with pytest.raises(UnknownName, match=r"Did you mean 'logit_snip'"):
         pruning.METHODS["logitsnip"]
