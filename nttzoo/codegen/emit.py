@@ -11,7 +11,22 @@ import numpy as np
 from nttzoo.codegen import blocks, kernels
 from nttzoo.codegen.choices import Choices
 from nttzoo.codegen.functions import FUNCTIONS, Function
-from nttzoo.codegen.plan import INPUT, OUTPUT, Dense, Dots, Normalised, Norms, Plan, Pooling, Pools, Runs, Step, Sums
+from nttzoo.codegen.plan import (
+    INPUT,
+    OUTPUT,
+    Dense,
+    Dots,
+    Fills,
+    Normalised,
+    Norms,
+    Plan,
+    Pooling,
+    Pools,
+    Products,
+    Runs,
+    Step,
+    Sums,
+)
 from nttzoo.codegen.source import Metadata, Source, float_literal, header, identifier, metadata_tables
 
 Rows = list[tuple[float, np.ndarray, np.ndarray]]  # bias, places, weights
@@ -63,6 +78,17 @@ def _work(plan: Plan) -> int:
     return work
 
 
+_COMBINED = {
+    "add": "{0} + {1}",
+    "sub": "{0} - {1}",
+    "mul": "{0} * {1}",
+    "div": "{0} / {1}",
+    "max": "({0} > {1} ? {0} : {1})",
+    "min": "({0} < {1} ? {0} : {1})",
+    "pow": "powf({0}, {1})",
+}
+
+
 class Writer:
     """Collects the kernels that the steps need, and counts the bytes of their tables."""
 
@@ -97,6 +123,8 @@ class Writer:
             Runs: self.runs,
             Normalised: self.normalised,
             Norms: self.norms,
+            Fills: self.fills,
+            Products: self.products,
         }
         tables, lines = writers[type(step)](step, name)
         arguments = [f"const float *RESTRICT in{i or ''}" for i in range(len(step.reads))] + ["float *RESTRICT out"]
@@ -224,7 +252,8 @@ class Writer:
         two = len(step.reads) == 2
         columns = step.runs.shape[1]
         tables = [self.table(f"{name}_run", step.runs.ravel(), "int32_t")]
-        value = "a[i * run[1]]" + (" + b[i * run[3]]" if two else "")
+        value = _COMBINED[step.kind].format("a[i * run[1]]", "b[i * run[3]]") if two else "a[i * run[1]]"
+        self.uses_math |= two and step.kind == "pow"
         if step.scale is not None or step.shift is not None:
             scale = np.ones(int(step.runs[:, -1].sum())) if step.scale is None else step.scale
             shift = np.zeros(int(step.runs[:, -1].sum())) if step.shift is None else step.shift
@@ -248,6 +277,9 @@ class Writer:
 
     def normalised(self, step: Normalised, name: str) -> tuple[list[str], list[str]]:
         self.uses_math = True
+        finish = "for (i = 0; i < run[4]; i++) to[i * run[3]] /= total;"
+        if step.log:
+            finish = "for (i = 0; i < run[4]; i++) to[i * run[3]] = from[i * run[1]] - top - logf(total);"
         lines = [
             "int r, i;",
             f"for (r = 0; r < {len(step.runs)}; r++) {{",
@@ -260,10 +292,36 @@ class Writer:
             "        to[i * run[3]] = expf(from[i * run[1]] - top);",
             "        total += to[i * run[3]];",
             "    }",
-            "    for (i = 0; i < run[4]; i++) to[i * run[3]] /= total;",
+            f"    {finish}",
             "}",
         ]
         return [self.table(f"{name}_run", step.runs.ravel(), "int32_t")], lines
+
+    def fills(self, step: Fills, name: str) -> tuple[list[str], list[str]]:
+        tables = [
+            self.table(f"{name}_place", step.places, "uint32_t"),
+            self.table(f"{name}_value", step.values, "float"),
+        ]
+        lines = ["int i;", f"for (i = 0; i < {len(step.places)}; i++) out[{name}_place[i]] = {name}_value[i];"]
+        return tables, lines
+
+    def products(self, step: Products, name: str) -> tuple[list[str], list[str]]:
+        m, k, n = step.m, step.k, step.n
+        lines = [
+            "int b, i, j, l;",
+            f"for (b = 0; b < {step.count}; b++) {{",
+            f"    for (i = 0; i < {m}; i++) {{",
+            f"        const float *left = in + (b * {m}L + i) * {k};",
+            f"        float *RESTRICT to = out + (b * {m}L + i) * {n};",
+            f"        for (j = 0; j < {n}; j++) to[j] = 0.0f;",
+            f"        for (l = 0; l < {k}; l++) {{",
+            f"            const float *right = in1 + (b * {k}L + l) * {n};",
+            f"            for (j = 0; j < {n}; j++) to[j] += left[l] * right[j];",
+            "        }",
+            "    }",
+            "}",
+        ]
+        return [], [*lines, *self.functions(step.after, "out", step.count * m * n)]
 
     def norms(self, step: Norms, name: str) -> tuple[list[str], list[str]]:
         self.uses_math = True

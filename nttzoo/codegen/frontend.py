@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from onnx.reference import ReferenceEvaluator
 
 from nttzoo.codegen import patterns
 from nttzoo.codegen.ir import Program
 from nttzoo.codegen.operators import READERS
-from nttzoo.codegen.reader import Reader, called
+from nttzoo.codegen.reader import Batch, Reader, called
 from nttzoo.errors import ExportError
 from nttzoo.export import graph
 
@@ -31,6 +30,8 @@ def read(model: onnx.ModelProto, *, training: bool = False) -> Program:
         if value.dtype.kind == "f" and not np.isfinite(value).all() and name not in bounds:
             raise ExportError(f"constant {name!r} has values that are not finite.")
     source = inputs[0]
+    if not source.type.tensor_type.HasField("shape") or not source.type.tensor_type.shape.dim:
+        raise ExportError(f"input {source.name!r} has no shape, or no axes: [batch, ...] is needed.")
     if source.type.tensor_type.elem_type != onnx.TensorProto.FLOAT:
         raise ExportError(f"input {source.name!r} is not float32, the only type that is compiled.")
     sizes = source.type.tensor_type.shape.dim
@@ -44,16 +45,20 @@ def read(model: onnx.ModelProto, *, training: bool = False) -> Program:
     opset = next((used.version for used in model.opset_import if used.domain in ("", "ai.onnx")), 0)
     reader = Reader(constants, opset, sizes[0].dim_value, training)
     reader.shapes[source.name] = tuple(size.dim_value for size in sizes[1:])
+    reader.batches[source.name] = Batch()
     for node in model.graph.node:
         if node.input and all(name in constants for name in node.input if name):
-            _fold(reader, node)
+            reader.fold(node)
         elif node.op_type not in READERS:
-            raise ExportError(f"{called(node)} is not supported. Supported: {', '.join(sorted(READERS))}.")
+            known = ", ".join(sorted(READERS.keys() - patterns.MADE))
+            raise ExportError(f"{called(node)} is not supported. Supported: {known}.")
         else:
             READERS[node.op_type](reader, node, graph.attributes(node))
     target = model.graph.output[0].name
     if target not in reader.shapes:
         raise ExportError(f"output {target!r} does not depend on the input.")
+    if reader.batches[target].axis:
+        raise ExportError(f"the first axis of output {target!r} is not the batch.")
     return Program(reader.ops, source.name, target, reader.shapes)
 
 
@@ -67,20 +72,3 @@ def _checked(model: onnx.ModelProto) -> onnx.ModelProto:
     except onnx.shape_inference.InferenceError as error:
         raise ExportError(f"the graph is not valid ONNX: {error}") from error
     return dense
-
-
-def _fold(reader: Reader, node: onnx.NodeProto) -> None:
-    """Evaluates a node all of whose inputs are constants."""
-    given = {name: reader.constants[name] for name in node.input if name}
-    types = [
-        onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
-        for name, value in given.items()
-    ]
-    outputs = [onnx.helper.make_empty_tensor_value_info(name) for name in node.output if name]
-    opset = onnx.helper.make_opsetid("", reader.opset)
-    model = onnx.helper.make_model(onnx.helper.make_graph([node], "fold", types, outputs), opset_imports=[opset])
-    try:
-        values = list(ReferenceEvaluator(model).run(None, given))
-    except Exception as error:  # each operator of the reference raises its own
-        raise ExportError(f"{called(node)}: it cannot be computed beforehand: {error}") from error
-    reader.constants.update(zip((name for name in node.output if name), values, strict=True))

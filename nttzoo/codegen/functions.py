@@ -73,12 +73,70 @@ FUNCTIONS: dict[str, Elementwise] = {
         never_decreases=_never,
         uses_math=False,
     ),
+    "exp": Elementwise("expf(x[i])", np.exp),
+    "log": Elementwise("logf(x[i])", np.log, never_decreases=_never),
+    "sqrt": Elementwise("sqrtf(x[i])", np.sqrt, never_decreases=_never),
+    "square": Elementwise("x[i] * x[i]", np.square, never_decreases=_never, uses_math=False),
+    "power": Elementwise("powf(x[i], exponent)", np.power, ("exponent",), never_decreases=_never),
+    "abs": Elementwise("fabsf(x[i])", np.abs, never_decreases=_never),
+    "sign": Elementwise("x[i] > 0.0f ? 1.0f : x[i] < 0.0f ? -1.0f : x[i]", np.sign, uses_math=False),
+    "reciprocal": Elementwise("1.0f / x[i]", lambda x: 1 / x, never_decreases=_never, uses_math=False),
+    "floor": Elementwise("floorf(x[i])", np.floor),
+    "ceil": Elementwise("ceilf(x[i])", np.ceil),
+    "round": Elementwise("rintf(x[i])", np.round),
+    "erf": Elementwise("erff(x[i])", erf),
+    "sin": Elementwise("sinf(x[i])", np.sin, never_decreases=_never),
+    "cos": Elementwise("cosf(x[i])", np.cos, never_decreases=_never),
+    "tan": Elementwise("tanf(x[i])", np.tan, never_decreases=_never),
+    "asin": Elementwise("asinf(x[i])", np.arcsin, never_decreases=_never),
+    "acos": Elementwise("acosf(x[i])", np.arccos, never_decreases=_never),
+    "atan": Elementwise("atanf(x[i])", np.arctan),
+    "sinh": Elementwise("sinhf(x[i])", np.sinh),
+    "cosh": Elementwise("coshf(x[i])", np.cosh, never_decreases=_never),
+    "asinh": Elementwise("asinhf(x[i])", np.arcsinh),
+    "acosh": Elementwise("acoshf(x[i])", np.arccosh, never_decreases=_never),
+    "atanh": Elementwise("atanhf(x[i])", np.arctanh, never_decreases=_never),
+    "softplus": Elementwise(
+        "x[i] > 0.0f ? x[i] + log1pf(expf(-x[i])) : log1pf(expf(x[i]))", lambda x: np.logaddexp(x, 0)
+    ),
+    "softsign": Elementwise("x[i] / (1.0f + fabsf(x[i]))", lambda x: x / (1 + np.abs(x))),
+    "mish": Elementwise(
+        "x[i] * tanhf(x[i] > 20.0f ? x[i] : log1pf(expf(x[i])))",
+        lambda x: x * np.tanh(np.logaddexp(x, 0)),
+        never_decreases=_never,
+    ),
+    "selu": Elementwise(
+        "gamma * (x[i] < 0.0f ? alpha * expm1f(x[i]) : x[i])",
+        lambda x, alpha, gamma: gamma * np.where(x < 0, alpha * np.expm1(np.minimum(x, 0)), x),
+        ("alpha", "gamma"),
+        lambda alpha, gamma: alpha >= 0 and gamma >= 0,
+    ),
+    "celu": Elementwise(
+        "x[i] < 0.0f ? alpha * expm1f(x[i] / alpha) : x[i]",
+        lambda x, alpha: np.where(x < 0, alpha * np.expm1(np.minimum(x, 0) / alpha), x),
+        ("alpha",),
+        lambda alpha: alpha > 0,
+    ),
+    "hard_sigmoid": Elementwise(
+        "alpha * x[i] + beta < 0.0f ? 0.0f : alpha * x[i] + beta > 1.0f ? 1.0f : alpha * x[i] + beta",
+        lambda x, alpha, beta: np.clip(alpha * x + beta, 0, 1),
+        ("alpha", "beta"),
+        lambda alpha, beta: alpha >= 0,
+        uses_math=False,
+    ),
+    "thresholded_relu": Elementwise(
+        "x[i] > alpha ? x[i] : 0.0f",
+        lambda x, alpha: np.where(np.isnan(x), x, np.where(x > alpha, x, 0)),
+        ("alpha",),
+        lambda alpha: alpha >= 0,
+        uses_math=False,
+    ),
 }
 
 
 def apply(functions: list[Function], value: np.ndarray) -> np.ndarray:
     """Elementwise functions on arrays; NaN stays NaN."""
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
         for name, *parameters in functions:
             value = FUNCTIONS[name].numpy(value, *parameters)
     return value

@@ -64,6 +64,26 @@ class Map(Op):
 
 
 @dataclass
+class Binary(Op):
+    """Two inputs of one shape, element by element: "sub", "mul", "div", "max", "min" or "pow"."""
+
+    kind: str
+
+
+@dataclass
+class Product(Op):
+    """Matrix products [b, m, k] @ [b, k, n] -> [b, m, n] of two values."""
+
+
+@dataclass
+class Join(Op):
+    """An array of constants, `fill`, with its inputs written over it: input i at the flat indices `places[i]`."""
+
+    places: list[np.ndarray]
+    fill: np.ndarray
+
+
+@dataclass
 class GroupNorm(Op):
     """Groups of neighboring channels with mean 0 and variance 1, then per channel times `scale`, plus `bias`.
 
@@ -78,9 +98,10 @@ class GroupNorm(Op):
 
 @dataclass
 class Softmax(Op):
-    """exp(x) / sum(exp(x)) over one axis."""
+    """exp(x) / sum(exp(x)) over one axis, or the logarithm of that."""
 
     axis: int
+    log: bool = False
 
 
 @dataclass
@@ -92,7 +113,10 @@ class Dropout(Op):
 
 @dataclass
 class View(Op):
-    """The same elements in another order or shape: `move` does to an array what the operation does to the value."""
+    """Elements in another order or shape: `move` does to an array what the operation does to the value.
+
+    Elements may be left out or used several times.
+    """
 
     move: Callable[[np.ndarray], np.ndarray]
 

@@ -10,7 +10,22 @@ from __future__ import annotations
 import numpy as np
 
 from nttzoo.codegen.choices import Choices
-from nttzoo.codegen.ir import Conv, GroupNorm, Linear, Map, Op, Pair, Pool, Program, Softmax, View, conv_planes
+from nttzoo.codegen.ir import (
+    Binary,
+    Conv,
+    GroupNorm,
+    Join,
+    Linear,
+    Map,
+    Op,
+    Pair,
+    Pool,
+    Product,
+    Program,
+    Softmax,
+    View,
+    conv_planes,
+)
 from nttzoo.codegen.plan import (
     INPUT,
     OUTPUT,
@@ -18,11 +33,13 @@ from nttzoo.codegen.plan import (
     Buffer,
     Dense,
     Dots,
+    Fills,
     Normalised,
     Norms,
     Plan,
     Pooling,
     Pools,
+    Products,
     Runs,
     Step,
     Sums,
@@ -72,7 +89,11 @@ class _Lowering:
             return self.softmax(op, sources[0])
         if isinstance(op, GroupNorm):
             return self.group_norm(op, sources[0])
-        assert isinstance(op, Map)
+        if isinstance(op, Join):
+            return self.join(op, sources)
+        if isinstance(op, Product):
+            return self.product(op, sources)
+        assert isinstance(op, Map | Binary)
         return self.map(op, sources)
 
     def new_buffer(self, name: str, size: int) -> str:
@@ -185,18 +206,61 @@ class _Lowering:
         address[kept] = np.arange(len(kept))
         return Tensor(buffer, address)
 
-    def map(self, op: Map, sources: list[Tensor]) -> Tensor:
-        needed = self.needed[op.output]
-        address = np.full(needed.shape, -1)
+    def map(self, op: Map | Binary, sources: list[Tensor]) -> Tensor:
+        places = np.flatnonzero(self.needed[op.output])
+        # In the order of the first input's memory: the fewest runs.
+        places = places[np.argsort(sources[0].address.ravel()[places], kind="stable")]
+        address = np.full(self.needed[op.output].size, -1)
+        address[places] = np.arange(len(places))
+        buffer = self.new_buffer(op.output, len(places))
+        runs = find_runs([*(source.address.ravel()[places] for source in sources), address[places]])
+        step = Runs(op.name, [source.buffer for source in sources], buffer, op.after, runs, False)
+        if isinstance(op, Binary):
+            step.kind = op.kind
+        else:
+            if (op.scale != 1).any():
+                step.scale = op.scale.ravel()[places]
+            if (op.shift != 0).any():
+                step.shift = op.shift.ravel()[places]
+        self.steps.append(step)
+        return Tensor(buffer, address.reshape(self.needed[op.output].shape))
+
+    def join(self, op: Join, sources: list[Tensor]) -> Tensor:
+        shape = self.needed[op.output].shape
+        needed = self.needed[op.output].ravel()
+        address = np.full(needed.size, -1)
         address[needed] = np.arange(np.count_nonzero(needed))
         buffer = self.new_buffer(op.output, int(np.count_nonzero(needed)))
-        runs = find_runs([*(source.address[needed] for source in sources), address[needed]])
-        step = Runs(op.name, [source.buffer for source in sources], buffer, op.after, runs, False)
-        if (op.scale != 1).any():
-            step.scale = op.scale[needed]
-        if (op.shift != 0).any():
-            step.shift = op.shift[needed]
-        self.steps.append(step)
+        constant = needed.copy()
+        for place in op.places:
+            constant[place] = False
+        if constant.any():
+            values = op.fill.ravel()[constant]
+            self.steps.append(Fills(f"{op.name}.constants", [], buffer, [], address[constant], values))
+        for source, place in zip(sources, op.places, strict=True):
+            wanted = needed[place]
+            runs = find_runs([source.address.ravel()[wanted], address[place[wanted]]])
+            self.steps.append(Runs(op.name, [source.buffer], buffer, [], runs, False))
+        return Tensor(buffer, address.reshape(shape))
+
+    def ordered(self, op: Op, source: Tensor) -> str:
+        """The buffer of a value all of whose elements lie in C order, copied if need be."""
+        size = source.address.size
+        runs = find_runs([source.address.ravel(), np.arange(size)])
+        if source.buffer != INPUT and np.array_equal(runs, [[0, 1, 0, 1, size]]):
+            return source.buffer
+        place = self.new_buffer(f"{op.output}.ordered", size)
+        self.steps.append(Runs(f"{op.name}.ordered", [source.buffer], place, [], runs, False))
+        return place
+
+    def product(self, op: Product, sources: list[Tensor]) -> Tensor:
+        (count, m, k), n = sources[0].address.shape, sources[1].address.shape[-1]
+        address = np.arange(count * m * n).reshape(count, m, n)
+        if not self.needed[op.output].any():
+            return Tensor(sources[0].buffer, np.full(address.shape, -1))
+        reads = [self.ordered(op, source) for source in sources]
+        buffer = self.new_buffer(op.output, address.size)
+        self.steps.append(Products(op.name, reads, buffer, op.after, count, m, k, n))
         return Tensor(buffer, address)
 
     def softmax(self, op: Softmax, source: Tensor) -> Tensor:
@@ -213,18 +277,14 @@ class _Lowering:
             source, lines = Tensor(ordered, address), [lines[1], lines[1]]
         pairs = zip(lines[0][keep], lines[1][keep], strict=True)
         runs = np.array([find_runs([line, out])[0] for line, out in pairs], int).reshape(-1, 5)
-        self.steps.append(Normalised(op.name, [source.buffer], buffer, op.after, runs))
+        self.steps.append(Normalised(op.name, [source.buffer], buffer, op.after, runs, op.log))
         return Tensor(buffer, address)
 
     def group_norm(self, op: GroupNorm, source: Tensor) -> Tensor:
         address = np.arange(source.address.size).reshape(source.address.shape)
         if not self.needed[op.output].any():
             return Tensor(source.buffer, np.full(address.shape, -1))
-        place = source.buffer
-        runs = find_runs([source.address.ravel(), address.ravel()])
-        if not np.array_equal(runs, [[0, 1, 0, 1, address.size]]):
-            place = self.new_buffer(f"{op.output}.ordered", address.size)
-            self.steps.append(Runs(f"{op.name}.ordered", [source.buffer], place, [], runs, False))
+        place = self.ordered(op, source)
         buffer = self.new_buffer(op.output, address.size)
         size = address.size // len(op.scale)
         self.steps.append(Norms(op.name, [place], buffer, op.after, op.groups, op.epsilon, op.scale, op.bias, size))

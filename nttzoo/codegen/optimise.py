@@ -7,7 +7,7 @@ import numpy as np
 from nttzoo.codegen import views
 from nttzoo.codegen.choices import Choices
 from nttzoo.codegen.functions import apply, never_decrease
-from nttzoo.codegen.ir import Conv, GroupNorm, Linear, Map, Op, Pool, Program, Softmax, View
+from nttzoo.codegen.ir import Binary, Conv, GroupNorm, Join, Linear, Map, Op, Pool, Product, Program, Softmax, View
 
 
 def optimise(program: Program, choices: Choices) -> dict[str, np.ndarray]:
@@ -32,15 +32,15 @@ def fuse(program: Program) -> None:
 
 def _fuse_one(program: Program, op: Op) -> bool:
     """Fuses an operation into the one before it, or moves it before that one; whether it did."""
-    maker = program.maker(op.inputs[0])
-    if maker is None or len(op.inputs) > 1 or len(program.users(maker.output)) > 1 or maker.output == program.target:
+    maker = program.maker(op.inputs[0]) if len(op.inputs) == 1 else None
+    if maker is None or len(program.users(maker.output)) > 1 or maker.output == program.target:
         return False
     if isinstance(op, Map):
         if isinstance(maker, GroupNorm) and not maker.after:
             _fold_into_norm(maker, op)
         elif not _is_function(op) and not _fold_affine(maker, op):
             return False
-        if not isinstance(maker, Conv | Linear | Pool | Map | GroupNorm):
+        if not isinstance(maker, Conv | Linear | Pool | Map | GroupNorm | Binary | Product):
             return False
         maker.after += op.after
     elif isinstance(op, Pool) and op.kind == "max" and isinstance(maker, Conv) and maker.pool is None:
@@ -75,7 +75,11 @@ def _fold_into_norm(maker: GroupNorm, op: Map) -> None:
 
 
 def _fold_affine(maker: Op, op: Map) -> bool:
-    """Puts a scale and shift into a layer's weights, if they are the same all over each of its planes."""
+    """Puts a scale and shift into those before it, or into weights, if they are the same all over each plane."""
+    if isinstance(maker, Map) and not maker.after:
+        maker.shift = maker.shift * op.scale + op.shift
+        maker.scale = maker.scale * op.scale
+        return True
     if not isinstance(maker, Conv | Linear) or maker.after or getattr(maker, "pool", None):
         return False
     units = [value.reshape(len(value), -1) for value in (op.scale, op.shift)]
@@ -115,6 +119,11 @@ def _constants(program: Program, op: Op, inputs: list[np.ndarray]) -> np.ndarray
         return apply(op.after, unknown)
     if isinstance(op, Map):
         return apply(op.after, sum(inputs) * op.scale + op.shift)
+    if isinstance(op, Join):
+        joined = op.fill.astype(float).ravel()
+        for place, value in zip(op.places, inputs, strict=True):
+            joined[place] = value.ravel()
+        return joined.reshape(op.fill.shape)
     if isinstance(op, Pool) and (op.kind == "max" or not any(op.pads)):
         constant = _plane_constants(inputs[0])
         unknown[...] = constant[:, None, None]
@@ -149,6 +158,10 @@ def find_needed(program: Program) -> dict[str, np.ndarray]:
     needed = {name: np.zeros(shape, bool) for name, shape in program.shapes.items()}
     needed[program.target][...] = True
     for op in reversed(program.ops):
+        if isinstance(op, Join):
+            for name, place in zip(op.inputs, op.places, strict=True):
+                needed[name] |= needed[op.output].ravel()[place].reshape(needed[name].shape)
+            continue
         for name in op.inputs:
             needed[name] |= _needs(program, op, needed[op.output], needed[name].shape)
     return needed
@@ -170,7 +183,7 @@ def _needs(program: Program, op: Op, needed: np.ndarray, shape: tuple[int, ...])
         return np.broadcast_to(grouped.any((1, 3, 4)).reshape(-1, 1, 1), shape)
     if isinstance(op, Pool):
         return np.broadcast_to(needed.any((1, 2), keepdims=True), shape)
-    if isinstance(op, GroupNorm):
+    if isinstance(op, GroupNorm | Product):
         return np.full(shape, needed.any())
     if isinstance(op, Softmax):
         return np.broadcast_to(needed.any(op.axis, keepdims=True), shape)

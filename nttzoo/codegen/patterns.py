@@ -18,6 +18,7 @@ from nttzoo.codegen.functions import Function, apply, erf
 from nttzoo.export import graph
 
 DOMAIN = "nttzoo"  # of the nodes that subgraphs become
+MADE = {"Function", "Normalize"}  # what they are called
 LARGEST = 24  # nodes of a subgraph
 TOLERANCE = 2e-6
 
@@ -159,7 +160,7 @@ class _Search:
             return None
         frontier, joined = {node.output[0]}, False
         nodes: list[onnx.NodeProto] = []
-        while len(nodes) < LARGEST:
+        while frontier and len(nodes) < LARGEST:
             latest = max(frontier, key=lambda name: self.place.get(name, -1))
             maker = self.makers.get(latest)
             if maker is None or not self.is_pointwise(maker, allowed):

@@ -102,19 +102,39 @@ class Pools(Step):
 
 @dataclass
 class Runs(Step):
-    """Sums of one or two inputs, element by element, in runs of constant steps (see `find_runs`)."""
+    """One input or two combined, element by element, in runs of constant steps (see `find_runs`)."""
 
     runs: np.ndarray
     zeroed: bool  # the buffer starts as zeros
     scale: np.ndarray | None = None  # in the order of the elements
     shift: np.ndarray | None = None
+    kind: str = "add"  # how two inputs are combined
+
+
+@dataclass
+class Fills(Step):
+    """Writes constants to places."""
+
+    places: np.ndarray
+    values: np.ndarray
+
+
+@dataclass
+class Products(Step):
+    """Matrix products [count, m, k] @ [count, k, n], all without gaps."""
+
+    count: int
+    m: int
+    k: int
+    n: int
 
 
 @dataclass
 class Normalised(Step):
-    """Softmax over each run."""
+    """Softmax over each run, or its logarithm."""
 
     runs: np.ndarray
+    log: bool = False
 
 
 @dataclass

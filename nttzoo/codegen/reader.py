@@ -1,12 +1,21 @@
-"""What is known while an ONNX graph is read: constants, shapes, the operations so far."""
+"""What is known while an ONNX graph is read: constants, shapes, where the batch is, the operations so far.
+
+Operations work on one example. In ONNX a value has a batch axis, mostly the first one; `Batch` says where it is. It
+may also hold rows of all examples, as in [batch * rows, columns]: then it is merged.
+
+Where the batch may have any size, what the graph computes from it is evaluated for two sizes: what comes out the same
+does not depend on it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
+from onnx.reference import ReferenceEvaluator
 
 from nttzoo.codegen.functions import Function
 from nttzoo.codegen.ir import Map, Op, Shape, View
@@ -16,11 +25,20 @@ from nttzoo.registry import Registry
 # (reader, node, its attributes): adds operations to the reader
 Read = Callable[["Reader", onnx.NodeProto, dict[str, Any]], None]
 READERS: Registry[Read] = Registry("ONNX operator")  # filled by `operators`
+SIZES = (5, 7)  # of a batch that may have any
 
 
 def called(node: onnx.NodeProto) -> str:
     """How errors speak of a node."""
-    return f"node {node.name or node.output[0]!r} ({node.op_type})"
+    return f"node {node.name or next(iter(node.output), '')!r} ({node.op_type})"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Which axis of an ONNX value is the batch, and whether it holds rows of each example too."""
+
+    axis: int = 0
+    merged: bool = False
 
 
 class Reader:
@@ -28,19 +46,26 @@ class Reader:
 
     def __init__(self, constants: dict[str, np.ndarray], opset: int, batch: int, training: bool):
         self.constants = constants
+        self.others: dict[str, np.ndarray] = {}  # constants that depend on the batch's size, for the second of SIZES
         self.opset = opset
-        self.batch = batch  # 0: any
+        self.sizes = (batch, batch) if batch else SIZES
         self.training = training
-        self.shapes: dict[str, Shape] = {}
+        self.shapes: dict[str, Shape] = {}  # of one example
+        self.batches: dict[str, Batch] = {}
         self.ops: list[Op] = []
+
+    # Constants.
 
     def constant(self, node: onnx.NodeProto, index: int) -> np.ndarray | None:
         """The node's input number `index`, if it is given; it must be a constant then."""
         if index >= len(node.input) or not node.input[index]:
             return None
-        if node.input[index] not in self.constants:
+        name = node.input[index]
+        if name not in self.constants:
             raise ExportError(f"{called(node)}: input {index} must be a constant.")
-        return self.constants[node.input[index]]
+        if name in self.others:
+            raise ExportError(f"{called(node)}: input {index} depends on the size of the batch.")
+        return self.constants[name]
 
     def needed(self, node: onnx.NodeProto, index: int) -> np.ndarray:
         """The node's input number `index`, which must be a constant."""
@@ -49,44 +74,117 @@ class Reader:
             raise ExportError(f"{called(node)}: input {index} is missing.")
         return value
 
+    def both(self, node: onnx.NodeProto, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """A constant input for both sizes of the batch."""
+        name = node.input[index] if index < len(node.input) else ""
+        if name not in self.constants:
+            raise ExportError(f"{called(node)}: input {index} must be a constant.")
+        return self.constants[name], self.others.get(name, self.constants[name])
+
+    def fold(self, node: onnx.NodeProto) -> None:
+        """Evaluates a node all of whose inputs are constants."""
+        names = [name for name in node.input if name]
+        outputs = [name for name in node.output if name]
+        values = evaluate(node, {name: self.constants[name] for name in names}, self.opset)
+        self.constants.update(zip(outputs, values, strict=True))
+        if any(name in self.others for name in names):
+            known = {name: self.others.get(name, self.constants[name]) for name in names}
+            for name, value in zip(outputs, evaluate(node, known, self.opset), strict=True):
+                self.set_pair(name, self.constants[name], value)
+
+    def set_pair(self, name: str, first: np.ndarray, second: np.ndarray) -> None:
+        """A constant for both sizes of the batch."""
+        self.constants[name] = first
+        if not np.array_equal(first, second):
+            self.others[name] = second
+
+    # Values.
+
     def shape(self, node: onnx.NodeProto, index: int = 0, rank: int | None = None) -> Shape:
-        """The shape, without the batch, of the node's input number `index`."""
-        if node.input[index] not in self.shapes:
-            raise ExportError(f"{called(node)}: input {index} must depend on the network's input.")
-        shape = self.shapes[node.input[index]]
+        """The shape, without the batch, of the node's input number `index`; its first axis must be the batch."""
+        name = self.value(node, index)
+        if self.batches[name] != Batch():
+            raise ExportError(f"{called(node)}: the first axis of input {index} must be the batch.")
+        shape = self.shapes[name]
         if rank is not None and len(shape) != rank:
             raise ExportError(
                 f"{called(node)}: a value of {rank + 1} axes is needed, batch included, not {len(shape) + 1}."
             )
         return shape
 
-    def axis(self, node: onnx.NodeProto, axis: int, rank: int) -> int:
-        """An axis as the node gives it, for a value of `rank` axes without the batch -> the axis without the batch."""
-        if not -rank - 1 <= axis <= rank:
-            raise ExportError(f"{called(node)}: there is no axis {axis}.")
-        if axis % (rank + 1) == 0:
-            raise ExportError(f"{called(node)}: axis {axis} is the batch, whose examples would be mixed.")
-        return axis % (rank + 1) - 1
+    def value(self, node: onnx.NodeProto, index: int = 0) -> str:
+        """The name of the node's input number `index`, which must depend on the network's input."""
+        if index >= len(node.input) or node.input[index] not in self.shapes:
+            raise ExportError(f"{called(node)}: input {index} must depend on the network's input.")
+        return node.input[index]
 
-    def add(self, op: Op, shape: Shape) -> str:
+    def full(self, name: str) -> list[int]:
+        """A value's shape for one example as ONNX has it: with the batch, of size 1."""
+        shape, batch = list(self.shapes[name]), self.batches[name]
+        return shape if batch.merged else [*shape[: batch.axis], 1, *shape[batch.axis :]]
+
+    def rank(self, name: str) -> int:
+        """How many axes a value has in ONNX."""
+        return len(self.full(name))
+
+    def axis(self, node: onnx.NodeProto, axis: int, name: str | None = None) -> int:
+        """An axis as the node gives it -> that axis of one example; it must not be the batch."""
+        name = name or self.value(node)
+        rank, batch = self.rank(name), self.batches[name]
+        if not -rank <= axis < rank:
+            raise ExportError(f"{called(node)}: there is no axis {axis}.")
+        axis %= rank
+        if axis == batch.axis:
+            raise ExportError(f"{called(node)}: axis {axis} is the batch: examples would be mixed.")
+        return axis - (axis > batch.axis and not batch.merged)
+
+    # Operations.
+
+    def add(self, op: Op, shape: Shape, batch: Batch | None = None) -> str:
         """Takes an operation, whose result has a shape, and returns the result's name."""
         self.ops.append(op)
-        self.shapes[op.output] = shape
+        self.shapes[op.output] = tuple(int(size) for size in shape)
+        self.batches[op.output] = batch or Batch()
         return op.output
 
     def new(self, node: onnx.NodeProto, what: str) -> str:
         """A name for a value between two operations of one node."""
         return f"{node.output[0]}.{what}{len(self.ops)}"
 
-    def view(self, node: onnx.NodeProto, source: str, move: Callable[[np.ndarray], np.ndarray], target: str) -> str:
+    def view(
+        self,
+        node: onnx.NodeProto,
+        source: str,
+        move: Callable[[np.ndarray], np.ndarray],
+        target: str | None = None,
+        batch: Batch | None = None,
+    ) -> str:
         """An operation that only moves elements."""
-        return self.add(View(node.name, [source], target, move), move(np.empty(self.shapes[source])).shape)
+        target = target or self.new(node, "view")
+        return self.add(View(node.name, [source], target, move), move(np.empty(self.shapes[source])).shape, batch)
+
+    def full_view(
+        self,
+        node: onnx.NodeProto,
+        source: str,
+        move: Callable[[np.ndarray], np.ndarray],
+        batch: Batch,
+        target: str | None = None,
+    ) -> str:
+        """A view, given by what happens to the array with a batch of size 1."""
+        before, found = self.full(source), batch
+
+        def moved(value: np.ndarray) -> np.ndarray:
+            after = move(value.reshape(before))
+            return after if found.merged else after.squeeze(found.axis)
+
+        return self.view(node, source, moved, target, batch)
 
     def map(
         self,
         node: onnx.NodeProto,
         inputs: list[str],
-        target: str,
+        target: str | None = None,
         scale: Any = 1.0,
         shift: Any = 0.0,
         after: tuple[Function, ...] = (),
@@ -97,4 +195,21 @@ class Reader:
             scale, shift = (np.broadcast_to(np.asarray(value, np.float32), shape) for value in (scale, shift))
         except ValueError as error:
             raise ExportError(f"{called(node)}: its constants do not fit a value of shape {shape}: {error}") from error
-        return self.add(Map(node.name, inputs, target, scale, shift, after=list(after)), shape)
+        op = Map(node.name, inputs, target or self.new(node, "map"), scale, shift, after=list(after))
+        return self.add(op, shape, self.batches[inputs[0]])
+
+
+def evaluate(node: onnx.NodeProto, given: dict[str, np.ndarray], opset: int) -> list[np.ndarray]:
+    """What a node computes from constants, by ONNX's own reference."""
+    types = [
+        onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+        for name, value in given.items()
+    ]
+    outputs = [onnx.helper.make_empty_tensor_value_info(name) for name in node.output if name]
+    used = [onnx.helper.make_opsetid("", opset)]
+    model = onnx.helper.make_model(onnx.helper.make_graph([node], "fold", types, outputs), opset_imports=used)
+    try:
+        with np.errstate(all="ignore"):
+            return [np.asarray(value) for value in ReferenceEvaluator(model).run(None, given)]
+    except Exception as error:  # each operator of the reference raises its own
+        raise ExportError(f"{called(node)}: it cannot be computed beforehand: {error}") from error

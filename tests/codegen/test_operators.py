@@ -64,8 +64,11 @@ def test_what_is_said_of_functions_is_so(name):
     function = functions.FUNCTIONS[name]
     x = np.linspace(-20, 20, 4001)
     for parameters in {0: [()], 1: [(0.3,), (-0.3,)], 2: [(-1.0, 2.0)]}[len(function.parameters)]:
-        values = function.numpy(x, *parameters)
-        assert function.never_decreases(*parameters) == bool((np.diff(values) >= 0).all())
+        with np.errstate(all="ignore"):
+            values = function.numpy(x, *parameters)
+            rises = bool((np.diff(values) >= 0).all())
+        assert rises or not function.never_decreases(*parameters)
+        assert function.never_decreases(*parameters) or not rises or np.isnan(values).any()
         assert np.isnan(function.numpy(np.array([np.nan]), *parameters)).all()
 
 
@@ -125,8 +128,8 @@ def test_functions_of_nnx(name):
 
 def test_a_function_that_is_almost_gelu_is_not_taken_for_it():
     almost = Net(lambda m, x: 0.5 * x * (1 + jnp.tanh(0.7978 * (x + 0.0445 * x**3))))
-    with pytest.raises(errors.ExportError):
-        nttzoo.compile(almost, input_shape=(4,))
+    assert not any(function[0].startswith("gelu") for op in ops_of(almost, (4,)) for function in op.after)
+    agrees_with_jax(almost, (4,), n=50)
 
 
 @pytest.mark.parametrize("affine", [False, True])

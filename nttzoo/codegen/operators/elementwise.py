@@ -1,8 +1,8 @@
-"""Elementwise functions and arithmetic; softmax."""
+"""Elementwise functions of one value, and softmax."""
 
 from __future__ import annotations
 
-from functools import partial
+import math
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,8 @@ def _function(name: str, *parameters: tuple[str, float]) -> Read:
     """A reader of a function whose parameters are attributes, with defaults."""
 
     def read(reader: Reader, node: onnx.NodeProto, given: dict[str, Any]) -> None:
-        reader.shape(node)
         values = [float(given.get(key, default)) for key, default in parameters]
-        reader.map(node, [node.input[0]], node.output[0], after=((name, *values),))
+        reader.map(node, [reader.value(node)], node.output[0], after=((name, *values),))
 
     return read
 
@@ -33,9 +32,34 @@ for _onnx_name, _read in {
     "Tanh": _function("tanh"),
     "LeakyRelu": _function("leaky_relu", ("alpha", 0.01)),
     "Elu": _function("elu", ("alpha", 1.0)),
+    "Selu": _function("selu", ("alpha", 1.6732631921768188), ("gamma", 1.0507010221481323)),
+    "HardSigmoid": _function("hard_sigmoid", ("alpha", 0.2), ("beta", 0.5)),
+    "ThresholdedRelu": _function("thresholded_relu", ("alpha", 1.0)),
     "HardSwish": _function("hard_swish"),
+    "Softplus": _function("softplus"),
+    "Softsign": _function("softsign"),
+    "Mish": _function("mish"),
+    **{
+        name: _function(name.lower())
+        for name in ("Exp", "Log", "Sqrt", "Abs", "Sign", "Reciprocal", "Floor", "Ceil", "Round", "Erf")
+    },
+    **{name: _function(name.lower()) for name in ("Sin", "Cos", "Tan", "Asin", "Acos", "Atan")},
+    **{name: _function(name.lower()) for name in ("Sinh", "Cosh", "Asinh", "Acosh", "Atanh")},
 }.items():
     READERS.register(_onnx_name)(_read)
+
+
+@READERS.register("Celu")
+def _celu(reader: Reader, node: onnx.NodeProto, given: dict[str, Any]) -> None:
+    alpha = float(given.get("alpha", 1.0))
+    if alpha == 0:
+        raise ExportError(f"{called(node)}: alpha must not be 0.")
+    reader.map(node, [reader.value(node)], node.output[0], after=(("celu", alpha),))
+
+
+@READERS.register("Neg")
+def _neg(reader: Reader, node: onnx.NodeProto, given: dict[str, Any]) -> None:
+    reader.map(node, [reader.value(node)], node.output[0], scale=-1.0)
 
 
 @READERS.register("Gelu")
@@ -46,11 +70,19 @@ def _gelu(reader: Reader, node: onnx.NodeProto, given: dict[str, Any]) -> None:
     _function("gelu" if kind == "none" else "gelu_tanh")(reader, node, given)
 
 
+@READERS.register("Swish")
+def _swish(reader: Reader, node: onnx.NodeProto, given: dict[str, Any]) -> None:
+    alpha = float(given.get("alpha", 1.0))
+    if alpha == 0:
+        raise ExportError(f"{called(node)}: alpha must not be 0.")
+    scaled = reader.map(node, [reader.value(node)], scale=alpha, after=(("silu",),))
+    reader.map(node, [scaled], node.output[0], scale=1 / alpha)
+
+
 @READERS.register("Function")  # made by `patterns`
 def _recognized(reader: Reader, node: onnx.NodeProto, given: dict[str, Any]) -> None:
     function: Function = (given["function"].decode(), *given.get("parameters", ()))
-    reader.shape(node)
-    reader.map(node, [node.input[0]], node.output[0], after=(function,))
+    reader.map(node, [reader.value(node)], node.output[0], after=(function,))
 
 
 @READERS.register("Clip")
@@ -58,77 +90,30 @@ def _clip(reader: Reader, node: onnx.NodeProto, given: dict[str, Any]) -> None:
     bounds = []
     for index, key, default in ((1, "min", LIMITS[0]), (2, "max", LIMITS[1])):
         value = reader.constant(node, index)
-        bounds.append(float(np.clip(given.get(key, default) if value is None else value.item(), *LIMITS)))
-    reader.shape(node)
+        bound = float(given.get(key, default) if value is None else value.item())
+        if math.isnan(bound):
+            raise ExportError(f"{called(node)}: a bound is NaN.")
+        bounds.append(float(np.clip(bound, *LIMITS)))
     # The upper bound wins.
-    reader.map(node, [node.input[0]], node.output[0], after=(("clip", min(bounds), bounds[1]),))
+    reader.map(node, [reader.value(node)], node.output[0], after=(("clip", min(bounds), bounds[1]),))
 
 
-def _bounded(largest: bool, reader: Reader, node: onnx.NodeProto, given: dict[str, Any]) -> None:
-    """The larger or the smaller of a value and a constant."""
-    values, constants = _split(reader, node)
-    if len(values) != 1 or len(constants) != 1 or constants[0].size != 1:
-        raise ExportError(f"{called(node)}: one value and one single number are supported.")
-    bound = float(np.clip(constants[0].item(), *LIMITS))
-    bounds = (bound, LIMITS[1]) if largest else (LIMITS[0], bound)
-    reader.map(node, values, node.output[0], after=(("clip", *bounds),))
-
-
-READERS.register("Max")(partial(_bounded, True))
-READERS.register("Min")(partial(_bounded, False))
-
-
-@READERS.register("Softmax")
 def _softmax(reader: Reader, node: onnx.NodeProto, given: dict[str, Any]) -> None:
-    shape = reader.shape(node)
-    axis = reader.axis(node, given.get("axis", -1 if reader.opset >= 13 else 1), len(shape))
-    if reader.opset < 13 and len(shape) > 1:
-        raise ExportError(f"{called(node)}: softmax over several axes is not supported.")
-    reader.add(Softmax(node.name, [node.input[0]], node.output[0], axis), shape)
-
-
-def _split(reader: Reader, node: onnx.NodeProto) -> tuple[list[str], list[np.ndarray]]:
-    """(inputs that depend on the network's, constants)."""
-    values = [name for name in node.input if name not in reader.constants]
-    if not values:
-        raise ExportError(f"{called(node)}: none of its inputs depends on the network's.")
-    return values, [reader.constants[name] for name in node.input if name in reader.constants]
-
-
-def _without_batch(reader: Reader, node: onnx.NodeProto, value: np.ndarray, rank: int) -> np.ndarray:
-    """A constant for a value of `rank` axes: a batch axis of its own goes."""
-    return value.reshape(value.shape[1:]) if value.ndim > rank and len(value) == 1 else value
-
-
-@READERS.register("Add")
-def _add(reader: Reader, node: onnx.NodeProto, given: dict[str, Any]) -> None:
-    values, constants = _split(reader, node)
-    shapes = [reader.shapes[name] for name in values]
-    if len(values) == 2:
-        if shapes[0] != shapes[1]:
-            raise ExportError(f"{called(node)}: values of shapes {shapes[0]} and {shapes[1]} cannot be added here.")
-        reader.map(node, values, node.output[0])
+    name, log = reader.value(node), node.op_type == "LogSoftmax"
+    axis = given.get("axis", -1 if reader.opset >= 13 else 1)
+    shape, batch = reader.shapes[name], reader.batches[name]
+    own = reader.axis(node, axis)
+    if reader.opset >= 13 or own == len(shape) - 1:
+        reader.add(Softmax(node.name, [name], node.output[0], own, log), shape, batch)
         return
-    reader.map(node, values, node.output[0], shift=_without_batch(reader, node, constants[0], len(shapes[0])))
+    # Before opset 13, all axes from this one on are one.
+    if batch.axis > axis % reader.rank(name):
+        raise ExportError(f"{called(node)}: examples would be mixed.")
+    flat = reader.view(node, name, lambda value: value.reshape(*shape[:own], -1), batch=batch)
+    middle = reader.new(node, "softmax")
+    reader.add(Softmax(node.name, [flat], middle, own, log), reader.shapes[flat], batch)
+    reader.view(node, middle, lambda value: value.reshape(shape), node.output[0], batch)
 
 
-def _affine(kind: str, reader: Reader, node: onnx.NodeProto, given: dict[str, Any]) -> None:
-    """A value minus, times or divided by a constant, or a constant minus a value."""
-    values, constants = _split(reader, node)
-    if len(values) != 1:
-        raise ExportError(f"{called(node)}: one of its inputs must be a constant.")
-    constant = _without_batch(reader, node, constants[0], len(reader.shapes[values[0]]))
-    if kind == "Mul":
-        reader.map(node, values, node.output[0], scale=constant)
-    elif kind == "Sub" and values[0] == node.input[0]:
-        reader.map(node, values, node.output[0], shift=-constant)
-    elif kind == "Sub":
-        reader.map(node, values, node.output[0], scale=-1.0, shift=constant)
-    elif values[0] == node.input[0] and constant.all():
-        reader.map(node, values, node.output[0], scale=1 / constant)
-    else:
-        raise ExportError(f"{called(node)}: it must divide by a constant without zeros.")
-
-
-for _kind in ("Sub", "Mul", "Div"):
-    READERS.register(_kind)(partial(_affine, _kind))
+READERS.register("Softmax")(_softmax)
+READERS.register("LogSoftmax")(_softmax)

@@ -60,10 +60,12 @@ def _group_normalization(reader: Reader, node: onnx.NodeProto, given: dict[str, 
 
 @READERS.register("LayerNormalization")
 def _layer_norm(reader: Reader, node: onnx.NodeProto, given: dict[str, Any]) -> None:
-    shape = reader.shape(node)
-    if len(node.output) > 1:
+    shape = reader.shapes[reader.value(node)]
+    if any(node.output[1:]):
         raise ExportError(f"{called(node)}: only the normalized value is made, not mean and deviation.")
-    first = reader.axis(node, given.get("axis", -1), len(shape))
+    first = reader.axis(node, given.get("axis", -1))
+    if reader.batches[reader.value(node)].axis > first:
+        raise ExportError(f"{called(node)}: it would mix the examples of a batch.")
     middle = reader.new(node, "normalized")
     normalize(reader, node, tuple(range(first, len(shape))), given.get("epsilon", 1e-5), middle)
     bias = reader.constant(node, 2)
@@ -72,7 +74,7 @@ def _layer_norm(reader: Reader, node: onnx.NodeProto, given: dict[str, Any]) -> 
 
 @READERS.register("Normalize")  # made by `patterns`
 def _normalize(reader: Reader, node: onnx.NodeProto, given: dict[str, Any]) -> None:
-    axes = tuple(reader.axis(node, axis, len(reader.shape(node))) for axis in given["axes"])
+    axes = tuple(reader.axis(node, axis) for axis in given["axes"])
     normalize(reader, node, axes, given["epsilon"], node.output[0])
 
 
@@ -82,7 +84,7 @@ def normalize(reader: Reader, node: onnx.NodeProto, axes: tuple[int, ...], epsil
     Where the last axis is that of the channels of a group, it comes first in the group: so a norm that was written
     for channels last becomes one of channels first.
     """
-    shape = reader.shape(node)
+    shape, batch = reader.shapes[reader.value(node)], reader.batches[reader.value(node)]
     kept = [axis for axis in range(len(shape)) if axis not in axes]
     tail = [axis for axis in axes if not kept or axis > max(kept)]
     order = [*kept, *tail, *(axis for axis in axes if axis not in tail)]
@@ -94,4 +96,4 @@ def normalize(reader: Reader, node: onnx.NodeProto, axes: tuple[int, ...], epsil
     ones, zeros = np.ones(groups, np.float32), np.zeros(groups, np.float32)
     reader.add(GroupNorm(node.name, [grouped], middle, groups, epsilon, ones, zeros), reader.shapes[grouped])
     moved = [shape[axis] for axis in order]
-    reader.view(node, middle, lambda value: value.reshape(moved).transpose(np.argsort(order)), target)
+    reader.view(node, middle, lambda value: value.reshape(moved).transpose(np.argsort(order)), target, batch)

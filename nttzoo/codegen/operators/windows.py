@@ -2,38 +2,89 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import onnx
 
 from nttzoo.codegen.ir import Pair, Shape, sliding
-from nttzoo.codegen.reader import called
+from nttzoo.codegen.reader import Reader, called
 from nttzoo.errors import ExportError
 
 Pads = tuple[int, int, int, int]  # top, left, bottom, right
 
 
-def places(node: onnx.NodeProto, *about: Any) -> Pair:
-    """The height and width of what a window gives."""
-    found = sliding(*about)
-    if min(found) < 1:
-        raise ExportError(f"{called(node)}: the window is larger than what it looks at.")
-    return found
+@dataclass(frozen=True)
+class Window:
+    """A window over height and width, and how it moves."""
+
+    size: Pair
+    strides: Pair
+    dilations: Pair
+    pads: Pads
+
+    def places(self, node: onnx.NodeProto, size: Shape, ceil: bool = False) -> Pair:
+        """The height and width of what the window gives; with `ceil` a last window may reach over the end."""
+        found = sliding(size, self.size, self.strides, self.pads, self.dilations)
+        if ceil:
+            longer = []
+            for axis, places in enumerate(found):
+                reach = self.dilations[axis] * (self.size[axis] - 1) + 1
+                rest = (size[axis] + self.pads[axis] + self.pads[axis + 2] - reach) % self.strides[axis]
+                # One more, if it starts before the end of what is there.
+                more = rest > 0 and places * self.strides[axis] < size[axis] + self.pads[axis]
+                longer.append(places + int(more))
+            found = longer[0], longer[1]
+        if min(found) < 1:
+            raise ExportError(f"{called(node)}: the window is larger than what it looks at.")
+        return found
 
 
-def pads(node: onnx.NodeProto, given: dict[str, Any], size: Shape, window: Pair, strides: Pair, dilations: Pair) -> Any:
-    """A node's pads, which it may leave to be computed."""
+def planes(reader: Reader, node: onnx.NodeProto) -> tuple[str, int]:
+    """(a value [c, h, w], how many axes it had besides the channels): a line is a plane of height 1."""
+    shape = reader.shape(node)
+    name = reader.value(node)
+    if len(shape) == 2:
+        return reader.view(node, name, lambda value: value[:, None, :]), 1
+    if len(shape) != 3:
+        raise ExportError(f"{called(node)}: only one or two axes besides the channels are supported.")
+    return name, 2
+
+
+def window(node: onnx.NodeProto, given: dict[str, Any], size: Shape, kernel: Shape, axes: int) -> Window:
+    """A node's window over planes of some size."""
+
+    def pair(key: str) -> Pair:
+        values = list(given.get(key, [1] * axes))
+        if len(values) != axes or min(values) < 1:
+            raise ExportError(f"{called(node)}: {key} {values} are not {axes} positive numbers.")
+        values = [1] * (2 - axes) + values
+        return values[0], values[1]
+
+    strides, dilations = pair("strides"), pair("dilations")
+    kernel = (1,) * (2 - axes) + tuple(kernel)
+    reach = [dilations[axis] * (kernel[axis] - 1) + 1 for axis in range(2)]
     auto = given.get("auto_pad", b"NOTSET").decode()
-    if auto in ("NOTSET", "VALID"):
-        found = given.get("pads", [0, 0, 0, 0]) if auto == "NOTSET" else [0, 0, 0, 0]
-        if min(found) < 0:
+    pads = [0, 0, 0, 0]
+    if auto == "NOTSET":
+        own = list(given.get("pads", [0] * 2 * axes))
+        if len(own) != 2 * axes:
+            raise ExportError(f"{called(node)}: pads {own} are not {2 * axes} numbers.")
+        pads = own if axes == 2 else [0, own[0], 0, own[1]]
+        if min(pads) < 0:
             raise ExportError(f"{called(node)}: negative pads are not supported.")
-        return tuple(found)
-    lows, highs = [], []
-    for axis in range(2):
-        reach = dilations[axis] * (window[axis] - 1) + 1
-        total = max((-(-size[axis] // strides[axis]) - 1) * strides[axis] + reach - size[axis], 0)
-        low = total // 2 if auto == "SAME_UPPER" else total - total // 2
-        lows.append(low)
-        highs.append(total - low)
-    return (*lows, *highs)
+    elif auto in ("SAME_UPPER", "SAME_LOWER"):
+        for axis in range(2):
+            total = max((-(-size[axis] // strides[axis]) - 1) * strides[axis] + reach[axis] - size[axis], 0)
+            low = total // 2 if auto == "SAME_UPPER" else total - total // 2
+            pads[axis], pads[axis + 2] = low, total - low
+    elif auto != "VALID":
+        raise ExportError(f"{called(node)}: auto_pad {auto!r} is not supported.")
+    return Window((kernel[0], kernel[1]), strides, dilations, (pads[0], pads[1], pads[2], pads[3]))
+
+
+def back(reader: Reader, node: onnx.NodeProto, name: str, axes: int) -> None:
+    """Gives a node's result, [c, h, w], the axes that it should have."""
+    shape = reader.shapes[name]
+    target = shape if axes == 2 else (shape[0], shape[2])
+    reader.view(node, name, lambda value: value.reshape(target), node.output[0])
