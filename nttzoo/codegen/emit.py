@@ -29,6 +29,7 @@ from nttzoo.codegen.plan import (
 )
 from nttzoo.codegen.source import Metadata, Source, float_literal, header, identifier, metadata_tables
 
+SHARED_FROM = 64  # a table that is there already is used again, unless it is shorter
 Rows = list[tuple[float, np.ndarray, np.ndarray]]  # bias, places, weights
 
 
@@ -97,6 +98,7 @@ class Writer:
         self.kernels: set[str] = set()
         self.uses_math = False
         self.table_bytes = 0
+        self.tables: dict[tuple[str, bytes], str] = {}
         self.names: dict[int, str] = {}
         for index, step in enumerate(plan.steps):
             # The number keeps the names of steps and of their tables apart, whatever the nodes are called.
@@ -137,6 +139,11 @@ class Writer:
 
     def table(self, name: str, values: Sequence[Any] | np.ndarray, kind: str) -> str:
         """A constant array."""
+        if len(values) >= SHARED_FROM:
+            content = np.asarray(values).tobytes()
+            first = self.tables.setdefault((kind, content), name)
+            if first != name:
+                return f"#define {name} {first}"
         values = list(values) or [0]  # C has no empty arrays
         self.table_bytes += len(values) * {"uint16_t": 2, "uint32_t": 4, "int32_t": 4, "float": 4}[kind]
         written = [float_literal(value) if kind == "float" else str(int(value)) for value in values]

@@ -26,8 +26,11 @@ def optimise(program: Program, choices: Choices) -> dict[str, np.ndarray]:
 
 def fuse(program: Program) -> None:
     """Folds scales and shifts into weights, and has makers apply functions and pooling to what they make."""
-    while any(_fuse_one(program, op) for op in program.ops):
-        pass
+    changed = True
+    while changed:
+        changed = False
+        for op in list(program.ops):
+            changed |= any(op is other for other in program.ops) and _fuse_one(program, op)
 
 
 def _fuse_one(program: Program, op: Op) -> bool:

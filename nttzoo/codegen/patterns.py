@@ -22,7 +22,7 @@ MADE = {"Function", "Normalize"}  # what they are called
 LARGEST = 24  # nodes of a subgraph
 TOLERANCE = 2e-6
 
-KNOWN: list[Function] = [("gelu",), ("gelu_tanh",), ("silu",), ("hard_swish",)]
+KNOWN: list[Function] = [("gelu",), ("gelu_tanh",), ("silu",), ("hard_swish",), ("softplus",), ("mish",)]
 
 POINTWISE: dict[str, Callable[..., Any]] = {
     "Add": np.add,

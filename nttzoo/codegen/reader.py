@@ -10,7 +10,7 @@ does not depend on it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,10 +35,18 @@ def called(node: onnx.NodeProto) -> str:
 
 @dataclass(frozen=True)
 class Batch:
-    """Which axis of an ONNX value is the batch, and whether it holds rows of each example too."""
+    """Which axis of an ONNX value is the batch, and whether it holds rows of each example too.
+
+    Rows mostly follow each other within an example; `outer` of them come before the examples.
+    """
 
     axis: int = 0
     merged: bool = False
+    outer: int = 1
+
+    def at(self, axis: int) -> Batch:
+        """The same at another axis."""
+        return replace(self, axis=axis)
 
 
 class Reader:

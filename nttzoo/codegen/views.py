@@ -17,8 +17,11 @@ Move = Callable[[np.ndarray], np.ndarray]
 
 def simplify(program: Program) -> None:
     """Joins views that follow each other, and has elementwise operations and norms work on what lies before a view."""
-    while any(_merge(program, op) or _skip(program, op) or _hoist(program, op) for op in list(program.ops)):
-        pass
+    changed = True
+    while changed:
+        changed = False
+        for op in list(program.ops):
+            changed |= _merge(program, op) or _skip(program, op) or _hoist(program, op)
     _drop_unused(program)
 
 

@@ -26,9 +26,7 @@ def broadcast(reader: Reader, node: onnx.NodeProto, name: str, shape: tuple[int,
 def _common_batch(reader: Reader, node: onnx.NodeProto, values: list[str]) -> tuple[Batch, int]:
     """(where the batch is in the result, the result's rank); the batch must be the same axis of all values."""
     rank = max(reader.rank(name) for name in values)
-    batches = {
-        Batch(reader.batches[name].axis + rank - reader.rank(name), reader.batches[name].merged) for name in values
-    }
+    batches = {reader.batches[name].at(reader.batches[name].axis + rank - reader.rank(name)) for name in values}
     if len(batches) > 1:
         raise ExportError(f"{called(node)}: the batch is not the same axis in all inputs.")
     return batches.pop(), rank

@@ -113,7 +113,7 @@ def _gemm(reader: Reader, node: onnx.NodeProto, given: dict[str, Any]) -> None:
             raise ExportError(f"{called(node)}: a bias that differs between the examples of a batch is not supported.")
         bias = bias[:1]
     bias = given.get("beta", 1.0) * (np.zeros(1) if bias is None else bias)
-    _linear(reader, node, reader.value(node), weight, bias, node.output[0])
+    linear(reader, node, reader.value(node), weight, bias, node.output[0])
 
 
 @READERS.register("MatMul")
@@ -122,7 +122,7 @@ def _matmul(reader: Reader, node: onnx.NodeProto, given: dict[str, Any]) -> None
     if constants == [1]:
         weight = reader.needed(node, 1)
         if weight.ndim == 2:
-            _linear(reader, node, reader.value(node), weight, np.zeros(1), node.output[0])
+            linear(reader, node, reader.value(node), weight, np.zeros(1), node.output[0])
             return
     if constants == [0] and reader.needed(node, 0).ndim == 2 and reader.rank(node.input[1]) > 2:
         # A @ x is (x' @ A')'.
@@ -132,7 +132,7 @@ def _matmul(reader: Reader, node: onnx.NodeProto, given: dict[str, Any]) -> None
         if batch.axis < rank - 2:
             turned = reader.full_view(node, name, lambda value: value.transpose(order), batch)
             middle = reader.new(node, "product")
-            _linear(reader, node, turned, reader.needed(node, 0).T, np.zeros(1), middle)
+            linear(reader, node, turned, reader.needed(node, 0).T, np.zeros(1), middle)
             reader.full_view(node, middle, lambda value: value.transpose(order), batch, node.output[0])
             return
     _product(reader, node)
@@ -177,7 +177,7 @@ def _product(reader: Reader, node: onnx.NodeProto) -> None:
     reader.view(node, middle, lambda value: value.reshape(shape), node.output[0], batch)
 
 
-def _linear(
+def linear(
     reader: Reader, node: onnx.NodeProto, source: str, weight: np.ndarray, bias: np.ndarray, target: str
 ) -> None:
     """A linear layer on the last axis: on rows it is a convolution with a window of one pixel."""

@@ -12,7 +12,7 @@ from nttzoo.codegen.functions import Function
 from nttzoo.codegen.ir import Pool
 from nttzoo.codegen.operators import windows
 from nttzoo.codegen.operators.views import axes_of, join
-from nttzoo.codegen.reader import READERS, Batch, Reader, called
+from nttzoo.codegen.reader import READERS, Reader, called
 from nttzoo.errors import ExportError
 
 
@@ -127,7 +127,7 @@ def reduce(
     op = Pool(node.name, [planes], pooled, kind, window, (1, 1), (0, 0, 0, 0))
     reader.add(op, (int(np.prod([shape[axis] for axis in kept])), 1, 1))
     left = [1 if axis in gone else size for axis, size in enumerate(shape) if keep or axis not in gone]
-    moved = batch if keep else Batch(batch.axis - sum(axis < batch.axis for axis in numbers), batch.merged)
+    moved = batch if keep else batch.at(batch.axis - sum(axis < batch.axis for axis in numbers))
     return reader.view(node, pooled, lambda value: value.reshape(left), target, moved)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from nttzoo.codegen.ir import Dropout, Join
-from nttzoo.codegen.reader import READERS, Batch, Reader, called
+from nttzoo.codegen.reader import READERS, Batch, Reader, called, evaluate
 from nttzoo.errors import ExportError
 
 
@@ -67,17 +67,22 @@ def _find_batch(
     reader: Reader, node: onnx.NodeProto, name: str, size: int, target: np.ndarray
 ) -> tuple[tuple[int, ...], Batch]:
     """(shape for one example with its batch axis, where the batch goes): the axis that starts where it started."""
-    before = int(np.prod(reader.full(name)[: reader.batches[name].axis]))
+    batch = reader.batches[name]
+    before = int(np.prod(reader.full(name)[: batch.axis])) * batch.outer
     sizes = [int(s) for s in target]
     if int(np.prod(sizes)) != size * int(np.prod(reader.full(name))):
         raise ExportError(f"{called(node)}: shape {sizes} does not fit {_sized(reader, name, size)}.")
-    places = [k for k, s in enumerate(sizes) if int(np.prod(sizes[:k])) == before and s % size == 0]
-    pure = [k for k in places if sizes[k] == size]
-    if not places:
+    found = []
+    for axis, length in enumerate(sizes):
+        ahead = int(np.prod(sizes[:axis]))
+        outer = before // max(ahead, 1)
+        if ahead and before % ahead == 0 and length % (size * outer) == 0:
+            found.append(Batch(axis, length != size, outer))
+    if not found:
         raise ExportError(f"{called(node)}: shape {sizes} would mix the examples of a batch.")
-    axis = (pure or places)[0]
-    sizes[axis] //= size
-    return tuple(sizes), Batch(axis, not pure)
+    best = min(found, key=lambda batch: (batch.merged, batch.axis))
+    sizes[best.axis] //= size
+    return tuple(sizes), best
 
 
 @READERS.register("Transpose")
@@ -85,7 +90,7 @@ def _transpose(reader: Reader, node: onnx.NodeProto, given: dict[str, Any]) -> N
     name = reader.value(node)
     order = list(given.get("perm", reversed(range(reader.rank(name)))))
     batch = reader.batches[name]
-    moved = Batch(order.index(batch.axis), batch.merged)
+    moved = batch.at(order.index(batch.axis))
     reader.full_view(node, name, lambda value: value.transpose(order), moved, node.output[0])
 
 
@@ -107,7 +112,7 @@ def _squeeze(reader: Reader, node: onnx.NodeProto, given: dict[str, Any]) -> Non
     axes = [axis % len(full) for axis in axes]
     if batch.axis in axes or any(full[axis] != 1 for axis in axes):
         raise ExportError(f"{called(node)}: axes {axes} of a value of shape {full} (one example) cannot go.")
-    moved = Batch(batch.axis - sum(axis < batch.axis for axis in axes), batch.merged)
+    moved = batch.at(batch.axis - sum(axis < batch.axis for axis in axes))
     reader.full_view(node, name, lambda value: value.squeeze(tuple(axes)), moved, node.output[0])
 
 
@@ -118,7 +123,7 @@ def _unsqueeze(reader: Reader, node: onnx.NodeProto, given: dict[str, Any]) -> N
     rank, batch = reader.rank(name) + len(axes), reader.batches[name]
     axes = [axis % rank for axis in axes]
     left = [axis for axis in range(rank) if axis not in axes]
-    moved = Batch(left[batch.axis], batch.merged)
+    moved = batch.at(left[batch.axis])
     reader.full_view(node, name, lambda value: np.expand_dims(value, axes), moved, node.output[0])
 
 
@@ -134,7 +139,7 @@ def _expand(reader: Reader, node: onnx.NodeProto, given: dict[str, Any]) -> None
             raise ExportError(f"{called(node)}: the batch cannot be expanded.")
         sizes[axis] = 1
         shapes.append(sizes)
-        batches.add(Batch(axis, reader.batches[name].merged))
+        batches.add(reader.batches[name].at(axis))
     if shapes[0] != shapes[1]:
         raise ExportError(f"{called(node)}: the shape depends on the size of the batch.")
 
@@ -196,7 +201,7 @@ def _gather(reader: Reader, node: onnx.NodeProto, given: dict[str, Any]) -> None
         raise ExportError(f"{called(node)}: axis {axis} is the batch: examples would be mixed.")
     if ((index < -size) | (index >= size)).any():
         raise ExportError(f"{called(node)}: indices outside of [{-size}, {size}).")
-    moved = Batch(batch.axis + (index.ndim - 1 if axis < batch.axis else 0), batch.merged)
+    moved = batch.at(batch.axis + (index.ndim - 1 if axis < batch.axis else 0))
     reader.full_view(node, name, lambda value: np.take(value, index, axis, mode="wrap"), moved, node.output[0])
 
 
@@ -314,6 +319,31 @@ def _pad(reader: Reader, node: onnx.NodeProto, given: dict[str, Any]) -> None:
         join(reader, node, parts, np.where(inside, 0, value), batch, node.output[0])
     else:
         raise ExportError(f"{called(node)}: mode {mode!r} is not supported.")
+
+
+def _resize(reader: Reader, node: onnx.NodeProto, given: dict[str, Any]) -> None:
+    """The nearest pixels: ONNX's own reference says which they are."""
+    name = reader.value(node)
+    if (
+        given.get("mode", b"nearest") != b"nearest"
+        or given.get("coordinate_transformation_mode") == b"tf_crop_and_resize"
+    ):
+        raise ExportError(f"{called(node)}: only mode 'nearest' is supported, without cropping.")
+    full, batch = reader.full(name), reader.batches[name]
+    known = {other: reader.constants[other] for other in node.input[1:] if other in reader.constants}
+    if any(other in reader.others for other in node.input[1:]):
+        sizes = reader.both(node, 3)[0].copy()
+        sizes[batch.axis] = 1
+        known[node.input[3]] = sizes
+    places = np.arange(int(np.prod(full)), dtype=np.float64).reshape(full)
+    (moved,) = evaluate(node, {node.input[0]: places, **known}, max(reader.opset, 11))
+    where = moved.astype(int)
+    if where.shape[batch.axis] != full[batch.axis]:
+        raise ExportError(f"{called(node)}: the batch cannot be resized.")
+    reader.full_view(node, name, lambda value: value.ravel()[where], batch, node.output[0])
+
+
+READERS.register("Resize")(_resize)
 
 
 @READERS.register("DepthToSpace")
