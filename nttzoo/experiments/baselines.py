@@ -15,7 +15,7 @@ from nttzoo import architectures, search, training
 from nttzoo._util import console
 from nttzoo.data import Dataset
 from nttzoo.sparsity import cost, masks, pruning
-from nttzoo.sparsity.schemes import Density
+from nttzoo.sparsity.density import Density
 
 SCORING_IMAGES = {"cifar10": 128, "svhn": 128}
 

@@ -10,8 +10,9 @@ from nttzoo import search
 from nttzoo.errors import UnknownName
 from nttzoo.experiments.controls import CONTROLS
 from nttzoo.search import SearchConfig, recipes
+from nttzoo.sparsity.density import check_density
 from nttzoo.sparsity.pruning import METHODS
-from nttzoo.sparsity.schemes import SCHEMES, check_density
+from nttzoo.sparsity.schemes import SCHEMES
 from nttzoo.training import TrainConfig
 
 # What a training's name does not say: a case says the seed itself, and the rest does not change what is learned.

@@ -26,8 +26,9 @@ from nttzoo.errors import OptionError, RunError, UnknownName
 from nttzoo.experiments import baselines, controls
 from nttzoo.experiments.controls import CONTROLS
 from nttzoo.search import recipes
+from nttzoo.sparsity.density import check_density
 from nttzoo.sparsity.pruning import METHODS
-from nttzoo.sparsity.schemes import SCHEMES, check_density
+from nttzoo.sparsity.schemes import SCHEMES
 from nttzoo.training import TrainConfig
 
 EVEN = [name for name, method in METHODS.items() if method.even]

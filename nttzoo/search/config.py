@@ -12,15 +12,8 @@ from nttzoo._util.checks import check_seed
 from nttzoo.errors import OptionError
 from nttzoo.search import recipes
 from nttzoo.search.recipes import Recipe
-from nttzoo.sparsity.schemes import (
-    Density,
-    Scheme,
-    check_densities,
-    density_name,
-    find_scheme,
-    glob_name,
-    scheme_name,
-)
+from nttzoo.sparsity.density import Density, check_densities, density_name, glob_name
+from nttzoo.sparsity.schemes import Scheme, find_scheme, scheme_name
 
 EVALUATION_IMAGES = 64
 
@@ -44,7 +37,7 @@ class SearchConfig:
     `recipe` is a name ("ntt", "gradual"), looked up for model and data set, or a `Recipe`. `transfer` takes teacher and
     images as arguments, and of `model` and `data` only looks at what the recipe's name needs. A density is a number, or
     one for each glob over layer paths, such as {"blocks.*": 0.02, "*": 0.1}; a scheme is a name or a function (see
-    `nttzoo.schemes`); the layers whose paths match a glob of `exclude` stay dense.
+    `nttzoo.sparsity.schemes`); the layers whose paths match a glob of `exclude` stay dense.
     """
 
     model: str = "lenet300"

@@ -16,8 +16,8 @@ from nttzoo.errors import OptionError, UnknownName
 from nttzoo.ntk.api import Tangents, check_choice
 from nttzoo.registry import Registry
 from nttzoo.search.objective import LossCoefficients
+from nttzoo.sparsity.density import check_density
 from nttzoo.sparsity.pruning import METHODS
-from nttzoo.sparsity.schemes import check_density
 
 # (start density, target density, progress 0 ... 1) -> density
 Fall = Callable[[float, float, float], float]

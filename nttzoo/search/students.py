@@ -27,8 +27,9 @@ from nttzoo.ntk.sharding import Exchange
 from nttzoo.search.config import EVALUATION_IMAGES, Plan, SearchConfig, Target
 from nttzoo.search.devices import AXIS
 from nttzoo.search.objective import Behavior, Terms, behavior, distances, ntt_loss
-from nttzoo.sparsity import masks, pruning, schemes, scores
-from nttzoo.sparsity.schemes import Density, Groups
+from nttzoo.sparsity import allocation, masks, pruning, scores
+from nttzoo.sparsity.density import Density
+from nttzoo.sparsity.schemes import Groups
 
 Preprocess = Callable[[Num[Array, "n ..."]], Float[Array, "n ..."]]
 LOGIT_SNIP_IMAGES = 128
@@ -108,10 +109,10 @@ class Students:
         self.teacher_params = self._everywhere(params)
         example = preprocess(jnp.asarray(images[:2]))
         check_inputs(teacher, example, None)
-        self.layers = schemes.describe(teacher, jax.ShapeDtypeStruct((1, *example.shape[1:]), example.dtype))
+        self.layers = allocation.describe(teacher, jax.ShapeDtypeStruct((1, *example.shape[1:]), example.dtype))
         self.groups = [self._groups(target, target.density) for target in config.targets]
         self.densities = [
-            schemes.overall_density(groups, target.density)
+            allocation.overall_density(groups, target.density)
             for groups, target in zip(self.groups, config.targets, strict=True)
         ]
         self.num_outputs = jax.eval_shape(lambda x: nnx.clone(teacher)(x), example).shape[1]
@@ -191,7 +192,7 @@ class Students:
         return nnx.merge(self.graph, params, kept, self.others, copy=True)
 
     def _groups(self, target: Target, density: Density) -> Groups:
-        return schemes.allocate(self.layers, density, target.scheme, self.config.exclude)
+        return allocation.allocate(self.layers, density, target.scheme, self.config.exclude)
 
     # What runs on the devices.
 

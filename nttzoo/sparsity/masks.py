@@ -67,7 +67,7 @@ def keep_in_groups(scores: Scores, groups: Sequence[Sequence[Path]], counts: Seq
 
 
 def make_masks(scores: Scores, groups: Groups) -> Masks:
-    """Masks of the scores' shapes, with exactly as many survivors as `schemes.allocate` gave each group."""
+    """Masks of the scores' shapes, with exactly as many survivors as `allocation.allocate` gave each group."""
     return keep_in_groups(scores, [group.paths for group in groups], [group.kept for group in groups])
 
 

@@ -15,9 +15,10 @@ from jaxtyping import Array
 from nttzoo.errors import ModelError, OptionError, ShapeError
 from nttzoo.nn import Path, masked_layers, path_name, set_masks
 from nttzoo.registry import Registry
-from nttzoo.sparsity import schemes, scores
+from nttzoo.sparsity import allocation, schemes, scores
+from nttzoo.sparsity.density import Density, on_the_way
 from nttzoo.sparsity.masks import Scores, make_masks, warn_of_empty_layers
-from nttzoo.sparsity.schemes import Density, Scheme
+from nttzoo.sparsity.schemes import Scheme
 
 M = TypeVar("M", bound=nnx.Module)
 Batch = Array | tuple[Array, Array] | None
@@ -65,7 +66,7 @@ def prune(
       method: a name in `METHODS`, or a `Method`.
       density: fraction of weights to keep, in (0, 1]; or one for each glob over layer paths, such as
         {"blocks.*": 0.02, "*": 0.1}, of which the first that matches a layer counts.
-      scheme: "layerwise", "global", "erk", "budget", or a function of one's own (see `nttzoo.schemes`).
+      scheme: "layerwise", "global", "erk", "budget", or a function of one's own (see `nttzoo.sparsity.schemes`).
       exclude: globs over the paths of layers that stay dense, such as ["head", "stem.*"].
       batch: images [n, ...], or (images, labels [n]) for methods that need labels.
       key: seeds the random methods: a JAX key or a number.
@@ -84,11 +85,11 @@ def prune(
     example: Any = input_shape
     if input_shape is None and images is not None and not hasattr(model, "input_shape"):
         example = jax.ShapeDtypeStruct((1, *jnp.shape(images)[1:]), jnp.result_type(images))
-    layers = schemes.describe(model, example)
+    layers = allocation.describe(model, example)
 
     def allocate(progress: float) -> schemes.Groups:
         where = chosen.scheme or scheme
-        return schemes.allocate(layers, schemes.on_the_way(density, progress), where, exclude, even=chosen.even)
+        return allocation.allocate(layers, on_the_way(density, progress), where, exclude, even=chosen.even)
 
     groups = allocate(1.0)
     shape = _input_shape(model, input_shape, images)
@@ -110,7 +111,7 @@ def prune(
             found = {path: jnp.where(x.mask[...], found[path], -1) for path, x in masked_layers(work).items()}
         masks = make_masks(found, allocate(done / chosen.rounds) if done < chosen.rounds else groups)
         set_masks(work, masks)
-    kernels = chosen.redraw(model, schemes.densities(groups), redraw_key) if chosen.redraw else {}
+    kernels = chosen.redraw(model, allocation.densities(groups), redraw_key) if chosen.redraw else {}
 
     warn_of_empty_layers(masks)
     for path, kernel in kernels.items():

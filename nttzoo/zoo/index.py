@@ -25,7 +25,8 @@ from nttzoo._util.deprecation import renamed_attribute
 from nttzoo.architectures import ARCHITECTURES
 from nttzoo.data import SOURCES, InputSpec
 from nttzoo.errors import OptionError, RunError, UnknownName, ZooError
-from nttzoo.sparsity.schemes import SCHEMES, check_density
+from nttzoo.sparsity.density import check_density
+from nttzoo.sparsity.schemes import SCHEMES
 
 FORMAT = 1
 Weights = Literal["init", "trained"]

@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 
 from nttzoo import nn
 from nttzoo.errors import DensityError
-from nttzoo.sparsity import masks, schemes
+from nttzoo.sparsity import allocation, masks, schemes
 
 
 def identity(f, **_):
@@ -50,7 +50,7 @@ def test_keep_largest_takes_scores_of_other_types(dtype):
 
 def make_masks(scores, density, scheme="layerwise"):
     described = [schemes.Layer(path, values.shape, lambda: {}) for path, values in scores.items()]
-    return masks.make_masks(scores, schemes.allocate(described, density, scheme))
+    return masks.make_masks(scores, allocation.allocate(described, density, scheme))
 
 
 def layers(**scores):

@@ -13,7 +13,9 @@ import nttzoo
 from nttzoo import architectures, nn
 from nttzoo.errors import DensityError, OptionError, ShapeError, UnknownName
 from nttzoo.sparsity import cost, masks, schemes
-from nttzoo.sparsity.schemes import Group, Layer, allocate, describe
+from nttzoo.sparsity.allocation import allocate, describe
+from nttzoo.sparsity.density import check_density
+from nttzoo.sparsity.schemes import Group, Layer
 
 
 def layers(**shapes):
@@ -132,7 +134,7 @@ def test_a_density_outside_0_to_1_is_refused(density, scheme):
 
 @pytest.mark.parametrize("density", [1, 1.0, 0.25, np.float32(0.5), np.int64(1)])
 def test_a_density_may_be_any_number_in_range(density):
-    checked = schemes.check_density(density)
+    checked = check_density(density)
     assert type(checked) is float
     assert checked == density
 

@@ -6,7 +6,7 @@ from flax import nnx
 
 from nttzoo import architectures, nn
 from nttzoo.errors import OptionError, ShapeError
-from nttzoo.sparsity import masks, schemes, scores
+from nttzoo.sparsity import allocation, masks, schemes, scores
 from nttzoo.sparsity.pruning import METHODS, Method, prune
 
 FIRST = np.array([[1.0, -2.0, 0.5], [0.5, 3.0, -1.0]])
@@ -163,7 +163,7 @@ def test_pruned_weights_return_only_where_the_method_lets_them(returning):
 def test_every_method_keeps_exactly_as_many_weights_as_the_scheme_says(method, scheme):
     model = architectures.create("lenet300", input_shape=(6, 6, 1), num_classes=4, rngs=0)
     images = jnp.asarray(np.random.default_rng(0).normal(size=(12, 6, 6, 1)), jnp.float32)
-    asked = schemes.allocate(schemes.describe(model), 0.03, "erk" if method == "erk" else scheme)
+    asked = allocation.allocate(allocation.describe(model), 0.03, "erk" if method == "erk" else scheme)
     prune(model, method, density=0.03, scheme=scheme, batch=(images, jnp.arange(12) % 4), key=0)
     kept = {layer.name: layer.kept for layer in masks.density_report(model).layers}
     for group in asked:
