@@ -20,6 +20,7 @@ from flax import nnx
 
 from nttzoo import export, zoo
 from nttzoo._util.provenance import check_writable
+from nttzoo.data import InputSpec
 from nttzoo.errors import ExportError, OptionError
 
 with export.onnx_packages():
@@ -122,18 +123,32 @@ def compile(
     threads: int | None = None,
     weights: zoo.Weights = "trained",
     input_shape: tuple[int, ...] | None = None,
-    choices: Choices | None = None,
 ) -> Compiled:
-    """A callable on numpy arrays [n, ...], built by the system's C compiler and kept for next time.
+    """Compiles a network with the system's C compiler; the library is cached for next time.
 
-    `threads` (default: all cores) share the examples of a batch. `choices`: what the generator does for speed (default:
-    everything).
+    Args:
+      model: an NNX model, the name of a published network, the Path of a search of one's own, or the Path of an ONNX
+        file.
+      threads: how many threads share the examples of a batch (default: all cores).
+      weights: "trained" (the default) or "init", for a published network or a folder.
+      input_shape: of one example, for models that do not know it.
+
+    Returns:
+      A callable on numpy arrays [n, ...]; its `predict` gives class names.
+
+    Raises:
+      ExportError: if there is no C compiler, or the model has an operation that cannot be compiled.
+
+    Example:
+      >>> run = nttzoo.compile("lenet300-mnist-1pct-global")
+      >>> outputs = run(images)  # uint8, or standardized floats
     """
     threads = os.cpu_count() or 1 if threads is None else threads
     if not isinstance(threads, int) or threads < 1:
         raise OptionError(f"threads is {threads!r}; it must be a whole number, 1 or more.")
-    source, shape = source_of(_graph(model, weights, input_shape)[0], choices=choices)
-    return build.build(source, input_shape=shape, threads=threads)
+    proto, _ = _graph(model, weights, input_shape)
+    source, shape = source_of(proto)
+    return build.build(source, input_shape=shape, threads=threads, input_spec=_input_spec(proto, shape))
 
 
 def to_source(
@@ -157,11 +172,24 @@ def source_of(
     plan = lower.lower(program, needed, choices)
     shape = program.shapes[program.source]
     sizes = [_size(program.shapes[value]) for value in (program.source, program.target)]
-    ours = proto.producer_name == "nttzoo"  # others may mean something else by the same words
-    about = {entry.key: entry.value for entry in proto.metadata_props if ours}
+    about = _metadata(proto)
     known: dict[str, Any] = {key: json.loads(about[key]) for key in ("mean", "std", "classes") if key in about}
     known["shape"] = "".join(f"[{size}]" for size in shape)
     return emit.emit(plan, name or about.get("name") or "network", sizes[0], sizes[1], known, choices), shape
+
+
+def _metadata(proto: onnx.ModelProto) -> dict[str, str]:
+    """What our own export says of a network; others may mean something else by the same words."""
+    ours = proto.producer_name == "nttzoo"
+    return {entry.key: entry.value for entry in proto.metadata_props if ours}
+
+
+def _input_spec(proto: onnx.ModelProto, shape: tuple[int, ...]) -> InputSpec | None:
+    """What the network's inputs need, if the file says so and images have their channels last."""
+    about = _metadata(proto)
+    if about.get("layout") != "NHWC" or not {"mean", "std", "classes"} <= about.keys():
+        return None
+    return InputSpec(shape, *(tuple(json.loads(about[key])) for key in ("mean", "std", "classes")))
 
 
 def _size(shape: tuple[int, ...]) -> int:

@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 import platformdirs
-from jaxtyping import Float
+from jaxtyping import Float, Num
 
 from nttzoo import zoo
 from nttzoo.codegen.source import Source
-from nttzoo.errors import ExportError, ShapeError
+from nttzoo.data import InputSpec
+from nttzoo.errors import ExportError, OptionError, ShapeError
 
 FLAGS = ("-std=c99", "-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC")
 
@@ -28,9 +29,26 @@ THREADS_FROM = 2_000_000  # multiply-adds
 
 
 class Compiled:
-    """A network as a callable: float32 [n, ...] -> [n, outputs]. The examples of a batch are shared among threads."""
+    """A compiled network: call it on a batch of inputs [n, ...] to get its outputs [n, outputs].
 
-    def __init__(self, library: Path, source: Source, input_shape: tuple[int, ...], threads: int):
+    Floats are taken as they are, that is, standardized; uint8 images are standardized first, if the network's
+    `input_spec` is known. The examples of a batch are shared among threads.
+
+    Example:
+      >>> run = nttzoo.compile("lenet300-mnist-1pct-global")
+      >>> run.predict(images)  # uint8 [n, 28, 28, 1]
+      ['7', '2', '1']
+    """
+
+    def __init__(
+        self,
+        library: Path,
+        source: Source,
+        input_shape: tuple[int, ...],
+        threads: int,
+        input_spec: InputSpec | None = None,
+    ):
+        self.input_spec = input_spec
         self.source = source
         self.input_shape = input_shape
         self.library = library
@@ -43,15 +61,17 @@ class Compiled:
 
     def __call__(self, inputs: Float[np.ndarray, "n ..."]) -> Float[np.ndarray, "n outputs"]:
         inputs = np.asarray(inputs)
-        if inputs.dtype.kind in "biu":
-            raise ShapeError(
-                f"{self.source.name} takes standardized floats, got {inputs.dtype}: "
-                "`model.input_spec.standardize(images)` makes them."
-            )
-        inputs = np.ascontiguousarray(inputs, np.float32)
         if inputs.shape[1:] != self.input_shape:
             expected = ", ".join(map(str, self.input_shape))
             raise ShapeError(f"{self.source.name} takes inputs of shape [n, {expected}], got {list(inputs.shape)}.")
+        if inputs.dtype == np.uint8 and self.input_spec is not None:
+            inputs = np.asarray(self.input_spec.standardize(inputs))
+        if inputs.dtype.kind != "f":
+            raise ShapeError(
+                f"{self.source.name} takes standardized floats, got {inputs.dtype}: "
+                "`model.input_spec.standardize(images)` makes them of uint8 images."
+            )
+        inputs = np.ascontiguousarray(inputs, np.float32)
         outputs = np.empty((len(inputs), self.source.outputs), np.float32)
         # Handing work to threads takes tens of microseconds.
         if self._pool is None or len(inputs) < 2 or len(inputs) * self.source.work < THREADS_FROM:
@@ -60,6 +80,26 @@ class Compiled:
         edges = [len(inputs) * part // self.threads for part in range(self.threads + 1)]
         list(self._pool.map(partial(self._some, inputs, outputs), edges[:-1], edges[1:]))
         return outputs
+
+    def predict(self, images: Num[np.ndarray, "n ..."]) -> list[str]:
+        """Classifies images.
+
+        Args:
+          images: uint8 images, or standardized floats, [n, ...].
+
+        Returns:
+          The name of the class with the largest output, for each image.
+
+        Raises:
+          ShapeError: if the images have another shape or type than the network takes.
+          OptionError: if the network's class names are not known.
+        """
+        if self.input_spec is None:
+            raise OptionError(
+                f"the class names of {self.source.name} are not known: take the argmax of its outputs, or compile a "
+                "model that has an `input_spec`."
+            )
+        return [self.input_spec.classes[i] for i in self(images).argmax(-1)]
 
     def _some(self, inputs: np.ndarray, outputs: np.ndarray, begin: int, end: int) -> None:
         # Calls may come from several threads at once: each takes an arena that is free.
@@ -88,7 +128,14 @@ def find_compiler() -> list[str]:
     raise ExportError("there is no C compiler: install gcc or clang, or name one in the environment variable CC.")
 
 
-def build(source: Source, *, input_shape: tuple[int, ...], threads: int, cache: Path | None = None) -> Compiled:
+def build(
+    source: Source,
+    *,
+    input_shape: tuple[int, ...],
+    threads: int,
+    cache: Path | None = None,
+    input_spec: InputSpec | None = None,
+) -> Compiled:
     """Compiles a source, once: the library is kept under the hash of the text, the compiler and the flags."""
     compiler = find_compiler()
     # The compiler's version, and what it takes "native" to mean on this machine.
@@ -99,7 +146,7 @@ def build(source: Source, *, input_shape: tuple[int, ...], threads: int, cache: 
     library = folder / f"{source.name}-{key[:32]}.so"
     if not _is_whole(library):
         _make(source, compiler, library)
-    return Compiled(library, source, input_shape, threads)
+    return Compiled(library, source, input_shape, threads, input_spec)
 
 
 def _is_whole(library: Path) -> bool:

@@ -383,10 +383,26 @@ def test_models_of_ones_own_and_files(cache, tmp_path):
         compiled(np.ones((2, 4), np.float32))
 
 
-def test_raw_pixels_and_odd_numbers_of_threads_are_refused():
+def test_raw_pixels_are_standardized_and_classes_have_names():
     run = codegen.compile("lenet300-mnist-1pct-global", threads=1)
+    model = nttzoo.load("lenet300-mnist-1pct-global", weights="trained")
+    assert run.input_spec == model.input_spec
+    test = data.load("mnist5k").test
+    images, labels = test.images[::5], test.labels[::5]
+    np.testing.assert_array_equal(run(images), run(np.asarray(model.input_spec.standardize(images))))
+    logits = np.asarray(model(model.input_spec.standardize(images)))
+    assert run.predict(images) == [model.input_spec.classes[i] for i in logits.argmax(-1)]
+    assert np.mean(np.asarray(run.predict(images), int) == labels) > 0.9
+    with pytest.raises(errors.ShapeError, match=r"takes standardized floats, got int64: .*standardize"):
+        run(images.astype(np.int64))
+
+
+def test_raw_pixels_and_odd_numbers_of_threads_are_refused():
+    run = codegen.compile(nnx.Linear(3, 2, rngs=nnx.Rngs(0)), threads=1, input_shape=(3,))
     with pytest.raises(errors.ShapeError, match=r"takes standardized floats, got uint8: .*standardize"):
-        run(np.zeros((2, 28, 28, 1), np.uint8))
+        run(np.zeros((2, 3), np.uint8))
+    with pytest.raises(errors.OptionError, match=r"class names of .* are not known"):
+        run.predict(np.zeros((2, 3), np.float32))
     for threads in (0, 1.5, "2"):
         with pytest.raises(errors.OptionError, match="whole number"):
             codegen.compile("lenet300-mnist-1pct-global", threads=threads)
