@@ -13,8 +13,11 @@ from fnmatch import fnmatchcase
 from types import SimpleNamespace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, Bool, Float
 
 from nttzoo.errors import ModelError, OptionError
@@ -27,6 +30,25 @@ class Mask(nnx.Variable):
     """Which weights of a kernel survive: bool, of the kernel's shape. Not an `nnx.Param`: optimizers leave it alone."""
 
 
+def _apply_mask(mask: Bool[Array, "..."], kernel: Float[Array, "..."]) -> Float[Array, "..."]:
+    # A product would let an infinite or NaN pruned weight through; a choice does not.
+    return jnp.where(mask, kernel, jnp.zeros((), kernel.dtype))
+
+
+# A primitive, and not just that choice, so that tangent kernels find the masks in what a model computes.
+mask_p = Primitive("nttzoo_mask")
+mask_p.def_impl(jax.jit(_apply_mask))
+# Traced, not only shaped: inside shard_map a result also knows the mesh axes along which it varies.
+mask_p.def_abstract_eval(lambda mask, kernel: jax.make_jaxpr(_apply_mask)(mask, kernel).out_avals[0])
+mlir.register_lowering(mask_p, mlir.lower_fun(_apply_mask, multiple_results=False))
+batching.defbroadcasting(mask_p)
+ad.defjvp(mask_p, None, lambda tangent, mask, kernel: mask_p.bind(mask, tangent))
+ad.primitive_transposes[mask_p] = lambda cotangent, mask, kernel: (
+    None,
+    cotangent if type(cotangent) is ad.Zero else mask_p.bind(mask, cotangent),
+)
+
+
 class _Masked(nnx.Module):
     """What the masked layers share; `kernel` comes from the NNX layer that stands behind it in the class list."""
 
@@ -35,8 +57,7 @@ class _Masked(nnx.Module):
 
     def masked_kernel(self) -> Float[Array, "..."]:
         """The kernel with zeros in place of the pruned weights."""
-        # A product would let an infinite or NaN pruned weight through; a choice does not.
-        return jnp.where(self.mask[...], self.kernel[...], 0)
+        return mask_p.bind(self.mask[...], self.kernel[...])
 
     @property
     def fan_in(self) -> int:

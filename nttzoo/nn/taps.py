@@ -7,7 +7,6 @@ else in its place. This is all that costs and tangent kernels need to know about
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -18,8 +17,7 @@ import jax
 from flax import nnx
 from jaxtyping import Array
 
-from nttzoo.errors import ModelError, ShapeError
-from nttzoo.nn.layers import Path, is_masked, masked_layers
+from nttzoo.nn.layers import Path
 
 _RECORDER: ContextVar[_Recorder | None] = ContextVar("nttzoo_recorder", default=None)
 
@@ -105,26 +103,3 @@ def call_shapes(model: nnx.Module, wanted: Callable[[Any], bool], inputs: Any) -
 
     pairs = jax.eval_shape(shapes, inputs)
     return [replace(call, inputs=inputs, outputs=outputs) for call, (inputs, outputs) in zip(found, pairs, strict=True)]
-
-
-def positions_of(model: nnx.Module, example: jax.ShapeDtypeStruct) -> dict[Path, int]:
-    """How many times an example (a batch of one) uses each weight of each masked layer: {path: positions}.
-
-    Each weight takes part once per output position, in every call of its layer.
-    """
-    frozen = nnx.clone(model)
-    frozen.eval()
-    try:
-        calls = call_shapes(frozen, is_masked, example)
-    except (TypeError, ValueError) as error:
-        raise ShapeError(
-            f"{type(model).__name__} does not take an image of shape {example.shape[1:]}: {error}"
-        ) from error
-    positions = dict.fromkeys(masked_layers(model), 0)
-    for call in calls:
-        positions[call.path] += call.outputs.size // math.prod(call.layer.output_units())
-    if not any(positions.values()):
-        raise ModelError(
-            f"no layer of {type(model).__name__} could be observed: are they called inside an NNX transform?"
-        )
-    return positions

@@ -18,6 +18,7 @@ from nttzoo.errors import ModelError, OptionError, ShapeError
 from nttzoo.nn import Path, merge_params, path_name, split_params
 from nttzoo.ntk.factors import Outputs, shares
 from nttzoo.ntk.layer_rules import Affine, Rows, Share, as_rows, gram
+from nttzoo.ntk.selfcheck import Structure, checked_shares
 from nttzoo.ntk.sharding import Exchange
 
 Tangents = Literal["all", "active"]
@@ -33,21 +34,42 @@ def empirical_ntk(
     tangents: Tangents = "all",
     outputs: Literal["full", "trace"] = "full",
     memory: int | None = None,
-    implementation: FindShares = shares,
+    implementation: FindShares | None = None,
 ) -> Float[Array, "n1 n2 o o"] | Float[Array, "n1 n2"]:
     """The empirical tangent kernel of a model with outputs [n, o] between x1 and x2 (None: x1 itself).
 
-    `tangents`: "all" takes derivatives with respect to every weight, pruned ones included, at the masked point;
-    "active" only with respect to surviving ones. `outputs`: "full" gives [n1, n2, o, o], "trace" its trace over outputs
-    [n1, n2]. `memory` is the number of bytes that intermediate arrays may take, by default a quarter of the device's;
-    the kernel is computed in blocks that fit. Differentiable with respect to the model's parameters; works under jit.
-    No example's output may depend on chance or on other examples: call model.eval() first; what a forward pass itself
-    switches on, such as `dropout(x, deterministic=False)`, goes unnoticed.
+    Differentiable with respect to the model's parameters; works under jit. No example's output may depend on chance or
+    on other examples: call model.eval() first. The first call for a model's structure compares a random projection of
+    the kernel with the model's own derivatives, and falls back to the exact Jacobian, with a warning, if they differ.
+
+    Args:
+      model: any NNX module with outputs [n, o].
+      x1: n1 examples.
+      x2: n2 examples; None: x1.
+      tangents: "active" takes derivatives with respect to all parameters of the network as it is, masks included: those
+        of pruned weights are zero. "all" takes the derivative of each mask for the identity: the outputs, and the point
+        at which derivatives are taken, are the masked network's, but pruned weights count as if they were there. (For
+        layers that use their kernel only by way of its mask this is the kernel of a dense network that has zeros for
+        the pruned weights.) Refused where masks are applied to kernels that the forward pass computes, as under
+        `nnx.WeightNorm`: such zeros would make another network.
+      outputs: "full" gives [n1, n2, o, o], "trace" its trace over outputs, [n1, n2].
+      memory: the number of bytes that intermediate arrays may take, by default a quarter of the device's; the kernel is
+        computed in blocks that fit.
+      implementation: how to find the factors of the Jacobian, in place of the rules.
+
+    Returns:
+      K(x1, x2), in the precision of the model's parameters.
+
+    Raises:
+      ModelError: if the model's examples depend on each other, if it cannot be differentiated, or if the kernel is not
+        finite.
+      ShapeError: if x1 and x2 do not fit each other or the model.
     """
     check_choice("tangents", tangents, ("all", "active"))
     check_choice("outputs", outputs, ("full", "trace"))
     x1, x2 = check_inputs(model, x1, x2)
     trace, active = outputs == "trace", tangents == "active"
+    implementation = implementation or checked_shares(model, x1, active=active)
     kernel = kernel_blocks(model, x1, x2, None, trace=trace, active=active, memory=memory, find_shares=implementation)
     if not isinstance(kernel, jax.core.Tracer) and not bool(jnp.isfinite(kernel).all()):
         raise ModelError(_where_not_finite(model, x1, x2, active, implementation))
@@ -63,18 +85,25 @@ def kernel_blocks(
     trace: bool,
     active: bool,
     memory: int | None = None,
-    find_shares: FindShares = shares,
+    find_shares: FindShares | None = None,
 ) -> Array:
     """The kernel of the chosen outputs, whole if it fits the memory, else in blocks of examples, and of outputs.
 
     Each example's own outputs are given for x1 and x2 together, [n1 + n2, r].
     """
+    find_shares = find_shares or checked_shares(model, x1, active=active)
     graph, params, rest = split_params(model)
     sizes = _block_sizes(model, x1, chosen, active, memory or _default_memory(), find_shares)
     kernel = partial(
         _kernel,
         *(params, rest, x1, None if x1 is x2 else x2),
-        **{"graph": graph, "sizes": (sizes.few, sizes.many), "trace": trace, "active": active, "find": find_shares},
+        **{
+            "structure": Structure(graph),
+            "sizes": (sizes.few, sizes.many),
+            "trace": trace,
+            "active": active,
+            "find": find_shares,
+        },
     )
     rows, columns = halves_of(chosen, len(x1))
     if sizes.outputs == sizes.all_outputs:
@@ -104,7 +133,7 @@ def _blocks_of(chosen: Outputs, sizes: _Sizes) -> Integer[Array, "blocks ... out
 
 
 # Compiled as a whole, also when it is called eagerly: operation by operation it would be slow and hungry.
-@partial(jax.jit, static_argnames=("graph", "sizes", "trace", "active", "find"))
+@partial(jax.jit, static_argnames=("structure", "sizes", "trace", "active", "find"))
 def _kernel(
     params: Any,
     rest: Any,
@@ -113,7 +142,7 @@ def _kernel(
     chosen: Outputs,
     other: Outputs,
     *,
-    graph: Any,
+    structure: Structure,
     sizes: tuple[int, int],
     trace: bool,
     active: bool,
@@ -121,6 +150,7 @@ def _kernel(
 ) -> Array:
     """Between the chosen outputs for x1 and the `other` ones (None: the same) for x2 (None: x1)."""
     columns = x1 if x2 is None else x2
+    graph = structure.graph
     few, many = sizes
     ones = x1, per_example(chosen, len(x1))
     twos = columns, per_example(chosen if other is None else other, len(columns))
@@ -188,12 +218,13 @@ def outputs_and_kernel(
     all devices' second halves.
     """
     x1, x2 = x[: len(x) // 2], x[len(x) // 2 :]
+    find = checked_shares(model, x, active=active)
     if exchange:
-        y, kernels = pair_shares(model, x1, x2, chosen, False, active, partial(shares, exchange=exchange))
+        y, kernels = pair_shares(model, x1, x2, chosen, False, active, partial(find, exchange=exchange))
         return y, exchange.own_rows_of_sum(sum(kernels.values()))  # type: ignore[arg-type]
-    if len(x) > 2 * _block_sizes(model, x1, chosen, active, _default_memory(), shares).few:
-        return nnx.clone(model)(x), kernel_blocks(model, x1, x2, chosen, trace=False, active=active)
-    y, kernels = pair_shares(model, x1, x2, chosen, False, active)
+    if len(x) > 2 * _block_sizes(model, x1, chosen, active, _default_memory(), find).few:
+        return nnx.clone(model)(x), kernel_blocks(model, x1, x2, chosen, trace=False, active=active, find_shares=find)
+    y, kernels = pair_shares(model, x1, x2, chosen, False, active, find)
     return y, sum(kernels.values())  # type: ignore[return-value]
 
 
@@ -304,7 +335,12 @@ def check_inputs(model: nnx.Module, x1: Any, x2: Any) -> tuple[Array, Array]:
                 f"'{path_name(path)}' ({type(module).__name__}) is in training mode, where an example's output depends "
                 "on chance or on the other examples. Call model.eval() first."
             )
-    y = jax.eval_shape(lambda x: nnx.clone(model)(x), jax.ShapeDtypeStruct((2, *x1.shape[1:]), x1.dtype))
+    try:
+        y = jax.eval_shape(lambda x: nnx.clone(model)(x), jax.ShapeDtypeStruct((2, *x1.shape[1:]), x1.dtype))
+    except (TypeError, ValueError) as error:
+        raise ShapeError(
+            f"{type(model).__name__} does not take a batch of two examples of shape {list(x1.shape[1:])}: {error}"
+        ) from error
     if not hasattr(y, "shape") or len(y.shape) != 2 or y.shape[0] != 2 or y.shape[1] == 0:
         raise ModelError(f"a kernel needs a model with outputs [n, o]; {type(model).__name__} gives {y}.")
     if not jax.tree.leaves(nnx.state(model, nnx.Param)):

@@ -26,7 +26,7 @@ from nttzoo.ntk.api import (
     kernel_blocks,
     per_example,
 )
-from nttzoo.ntk.factors import Outputs, shares
+from nttzoo.ntk.factors import Outputs
 
 
 def kernel_distance(
@@ -38,7 +38,7 @@ def kernel_distance(
     tangents: Tangents = "all",
     outputs: Outputs = None,
     memory: int | None = None,
-    implementation: FindShares = shares,
+    implementation: FindShares | None = None,
 ) -> Float[Array, ""]:
     """The mean squared entry of K_student(x1, x2) - K_teacher(x1, x2); the teacher is a model or its full kernel.
 

@@ -1,4 +1,4 @@
-"""A model's shares: one forward and one vectorized backward pass give every layer's factors of the Jacobian."""
+"""A model's shares: one forward and one vectorized backward pass give every parameter's factors of the Jacobian."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Integer
 
+from nttzoo import nn
+from nttzoo.dataflow import Position, Program, Seen, outputs_alone, smallest_batch, trace
+from nttzoo.errors import ModelError
 from nttzoo.nn import Path, merge_params, path_name, split_params
-from nttzoo.nn.taps import Call, call_shapes, record
-from nttzoo.ntk.layer_rules import PARAMETERS, Rows, Share, at_masked_point, has_rule, share_of
+from nttzoo.ntk.layer_rules import Rows, Share, affine_share
 from nttzoo.ntk.sharding import Exchange
-from nttzoo.ops import convolution
+from nttzoo.ops.convolution import varying_alike
 
 # Which outputs of the network are looked at: all, the same ones for all examples, or each example's own.
 Outputs = Integer[Array, " r"] | Integer[Array, "n r"] | None
 
+_ENTRYWISE = {"gather", "add", "mul"}
 _warned: set[tuple[str, tuple[str, ...]]] = set()
 
 
@@ -30,127 +33,82 @@ def shares(
     active: bool,
     exchange: Exchange | None = None,
 ) -> tuple[Float[Array, "n o"], dict[Path, Share]]:
-    """The model's outputs [n, o] and, per layer, the factors of d outputs[r] / d parameters for the chosen outputs.
+    """The model's outputs [n, o] and, per parameter, the factors of d outputs[r] / d parameter for the chosen outputs.
 
-    With an `exchange`, x is one device's part of the examples, and so are the outputs; the shares are of all examples.
+    A bias that belongs to a kernel is part of its kernel's share. With an `exchange`, x is one device's part of the
+    examples, and so are the outputs; the shares are of all examples.
     """
-    tapped, uncovered = _coverage(model, x)
-    shapes = [call.outputs for call in call_shapes(model, has_rule, x)]
-    zeros: dict[int, Array] = {i: jnp.zeros(s.shape, s.dtype) for i, s in enumerate(shapes) if i in tapped}
+    program = trace(model, x[0])
+    if not active:
+        _check_masks(model, program)
+    _, params, rest = split_params(model)
+    parameters, others = jax.tree.leaves(params), jax.tree.leaves(rest)
+    products = {at: jnp.zeros((*s.lengths, *s.results), s.dtype) for at, s in program.sites.items()}
+    moves = {i: jnp.zeros_like(parameters[i]) for i in program.loose if _counts(parameters[i])}
+    # Inside shard_map a perturbation must vary as the examples do, or its cotangents would be summed over devices.
+    products, moves = jax.tree.map(lambda zero: varying_alike(zero, x)[0], (products, moves))
 
-    def forward(perturbations: dict[int, Array]) -> tuple[Array, list[Call]]:
-        def add(i: int, call: Call) -> Array:
-            return call.outputs + perturbations[i] if i in perturbations else call.outputs
+    def one(example: Array, row: Float[Array, " o"]) -> Any:
+        def perturbed(products: dict[Position, Array], moves: dict[int, Array]) -> tuple[Array, dict[Position, Seen]]:
+            (y,), seen = program.run(parameters, others, example, products, moves, straight=not active)
+            return y, seen
 
-        return record(model, has_rule, lambda m: m(x), add)
+        y, pull, seen = jax.vjp(perturbed, products, moves, has_aux=True)
+        inputs = {at: saw.inputs for at, saw in seen.items()}
+        passes = {at: saw.passes for at, saw in seen.items()}
+        return y, inputs, passes, pull(row)
 
-    seen: list[Call] = []
+    # One forward pass; one backward pass per output, each for all examples at once.
+    over_examples = jax.vmap(one, out_axes=(0, 0, None, 0))
+    over_outputs = jax.vmap(over_examples, in_axes=(None, 0), out_axes=(None, None, None, 0))
+    y, inputs, passes, (cotangents, moved) = over_outputs(x, _one_hot(outputs, program.outputs, len(x)))
 
-    def with_inputs(perturbations: dict[int, Array]) -> tuple[Array, list[Array]]:
-        y, calls = forward(perturbations)
-        seen.extend(calls)
-        return y, [call.inputs for call in calls]
-
-    with convolution.unfolding():
-        y, pull, inputs = jax.vjp(with_inputs, zeros, has_aux=True)
-    chosen = _one_hot(outputs, y)
-    # One backward pass per output, each for all examples at once: no example's output depends on another example.
-    cotangents = jax.vmap(lambda row: pull(row)[0])(chosen)
-
-    grouped: dict[Path, tuple[list[Call], list[Array]]] = {}
-    for i in sorted(tapped):
-        calls, bs = grouped.setdefault(seen[i].path, ([], []))
-        calls.append(Call(seen[i].path, _layer_at(model, seen[i].path), inputs[i], cotangents[i]))
-        bs.append(cotangents[i])
-    found = {path: share_of(calls, bs, active=active, exchange=exchange) for path, (calls, bs) in grouped.items()}
-    if uncovered:
-        _warn_of_slow_parameters(model, uncovered)
-        rows = _jacobian_rows(model, x, chosen, uncovered, active).rows
-        found[("(parameters without a rule)",)] = Rows(exchange.own_columns(rows, 2) if exchange else rows)
+    grouped: dict[int, list[Position]] = {}
+    for at, site in program.sites.items():
+        grouped.setdefault(site.parameter, []).append(at)
+    found: dict[Path, Share] = {}
+    for parameter, places in grouped.items():
+        found[program.names[parameter]] = affine_share(
+            [program.sites[at] for at in places],
+            [Seen(inputs[at], passes[at]) for at in places],
+            [cotangents[at] for at in places],
+            dtype=parameters[parameter].dtype,
+            exchange=exchange,
+        )
+    for i, rows in moved.items():
+        rows = rows.reshape(*rows.shape[:2], -1).swapaxes(0, 1)
+        found[program.names[i]] = Rows(exchange.own_columns(rows, 2) if exchange else rows)
+    _warn_of_slow_parameters(model, program, parameters)
     return y, found
 
 
-def _one_hot(outputs: Outputs, y: Float[Array, "n o"]) -> Float[Array, "r n o"]:
+def _counts(parameter: Array) -> bool:
+    return jnp.issubdtype(parameter.dtype, jnp.floating)
+
+
+def _one_hot(outputs: Outputs, y: Any, examples: int) -> Float[Array, "r n o"]:
     """Ones at the chosen outputs of every example."""
-    rows = jnp.eye(y.shape[1], dtype=y.dtype)
+    rows = jnp.eye(y.shape[0], dtype=y.dtype)
     if outputs is not None:
         rows = rows[outputs]
-    return rows.swapaxes(0, 1) if rows.ndim == 3 else jnp.broadcast_to(rows[:, None], (len(rows), *y.shape))
+    return rows.swapaxes(0, 1) if rows.ndim == 3 else jnp.broadcast_to(rows[:, None], (len(rows), examples, *y.shape))
 
 
-def _layer_at(model: Any, path: Path) -> Any:
-    for key in path:
-        model = getattr(model, key) if isinstance(key, str) and hasattr(model, key) else model[key]
-    return model
+def _check_masks(model: nnx.Module, program: Program) -> None:
+    if hidden := program.analysis.hidden_masks:
+        raise ModelError(
+            f"tangents='all' takes the derivative of a mask for the identity, but {type(model).__name__} applies masks "
+            f"to kernels that it computes in its forward pass, or inside {', '.join(sorted(set(hidden)))}. "
+            "Use tangents='active'."
+        )
 
 
-def _coverage(model: nnx.Module, x: Array) -> tuple[set[int], frozenset[Path]]:
-    """Which calls can be tapped, and which parameters then still need their Jacobian.
-
-    A call is tapped if its inputs, its only argument, and its outputs have the examples in front. A parameter is
-    covered if it acts on the outputs through tapped calls only: with the outputs of those replaced by free variables,
-    it must have no influence. And what a tapped layer uses must be its own parameters as they are: not another layer's,
-    not a frozen variable, not something computed from others in the forward pass.
-    """
-    larger = jax.ShapeDtypeStruct((len(x) + 1, *x.shape[1:]), x.dtype)
-    here, there = (call_shapes(model, has_rule, shape) for shape in (jax.ShapeDtypeStruct(x.shape, x.dtype), larger))
-    grows = [
-        a.plain
-        and a.inputs.shape[:1] == a.outputs.shape[:1] == (len(x),)
-        and b.inputs.shape[:1] == b.outputs.shape[:1] == (len(x) + 1,)
-        for a, b in zip(here, there, strict=True)
-    ]
-    tapped = {i for i, ok in enumerate(grows) if ok}
-    free = {i: jax.ShapeDtypeStruct(here[i].outputs.shape, here[i].outputs.dtype) for i in tapped}
-    graph, params, rest = split_params(model)
-
-    used: list[Path] = []  # the parameters that tapped layers use, by their places in the model
-
-    def cut(params: Any, free: dict[int, Array]) -> tuple[Array, list[Array], list[Array]]:
-        whole = merge_params(graph, params, rest)
-        values: list[Array] = []
-
-        def hook(i: int, call: Call) -> Array:
-            if i not in free:
-                return call.outputs
-            held = {name: getattr(call.layer, name, None) for name in PARAMETERS}
-            used.extend((*call.path, name) for name, value in held.items() if value is not None)
-            values.extend(value[...] for value in held.values() if value is not None)
-            return free[i]
-
-        y, calls = record(whole, has_rule, lambda m: m(jnp.zeros(x.shape, x.dtype)), hook)
-        return y, [call.inputs for i, call in enumerate(calls) if i in tapped], values
-
-    jaxpr = jax.make_jaxpr(cut)(params, free).jaxpr
-    paths = [path for path, _ in nnx.to_flat_state(params)]
-    origins = _origins(jaxpr, len(paths))
-    split = len(jaxpr.outvars) - len(used)
-    own = dict(zip(paths, jaxpr.invars, strict=False))
-    # A layer that is called twice may use something else each time.
-    changed = [(path, var) for path, var in zip(used, jaxpr.outvars[split:], strict=True) if own.get(path) is not var]
-    results = [var for var in (*jaxpr.outvars[:split], *(var for _, var in changed)) if not hasattr(var, "val")]
-    influential = {paths[i] for var in results for i in origins.get(var, ())}
-    # A layer is taken whole or not at all, lest a parameter that also acts elsewhere be counted twice.
-    spoiled = {call.path for call in here if any(path[: len(call.path)] == call.path for path in influential)}
-    spoiled |= {path[:-1] for path, _ in changed}
-    uncovered = {path for path in paths if path in influential or any(path[: len(s)] == s for s in spoiled)}
-    return {i for i in tapped if here[i].path not in spoiled}, frozenset(uncovered)
-
-
-def _origins(jaxpr: Any, count: int) -> dict[Any, set[int]]:
-    """Which of the first `count` arguments of a jaxpr can have an influence on each of its variables."""
-    origins: dict[Any, set[int]] = {var: {i} for i, var in enumerate(jaxpr.invars[:count])}
-    for equation in jaxpr.eqns:
-        found: set[int] = set().union(*(origins.get(v, set()) for v in equation.invars if not hasattr(v, "val")))
-        for var in equation.outvars:
-            origins[var] = found
-    return origins
-
-
-def _warn_of_slow_parameters(model: nnx.Module, uncovered: frozenset[Path]) -> None:
-    names = tuple(sorted(path_name(path) for path in uncovered))
+def _warn_of_slow_parameters(model: nnx.Module, program: Program, parameters: list[Array]) -> None:
+    # Rows of a parameter that is looked up, added or multiplied entry by entry are all there is to gain.
+    slow = (i for i, why in program.analysis.loose.items() if parameters[i].ndim > 1 and not why <= _ENTRYWISE)
+    names = tuple(sorted(path_name(program.names[i]) for i in slow))
     key = (type(model).__name__, names)
-    if key not in _warned:
+    if names and key not in _warned:
         _warned.add(key)
         warnings.warn(
             f"no fast tangent rule for these parameters of {key[0]}: {', '.join(names)}. Their exact Jacobian is used: "
@@ -159,28 +117,33 @@ def _warn_of_slow_parameters(model: nnx.Module, uncovered: frozenset[Path]) -> N
         )
 
 
-def _jacobian_rows(
-    model: nnx.Module, x: Array, chosen: Float[Array, "r n o"], which: frozenset[Path] | None, active: bool
-) -> Rows:
-    """Rows of the Jacobian with respect to some parameters (None: all), example by example."""
+def dense_rows(
+    model: nnx.Module, x: Array, outputs: Outputs, *, active: bool, exchange: Exchange | None = None
+) -> tuple[Array, dict[Path, Share]]:
+    """`shares` by the whole Jacobian of the model itself, example by example: the slow and simple reference.
+
+    For all tangents, masks must be all that stands between a masked kernel and the network.
+    """
     point = model if active else at_masked_point(model)
     graph, params, rest = split_params(point)
-    flat = dict(nnx.to_flat_state(params))
-    moving = {path: value for path, value in flat.items() if which is None or path in which}
+    copies = smallest_batch(model, x[0])
+    y = jax.eval_shape(lambda example: outputs_alone(nnx.clone(point), example, copies), x[0])
 
-    def one_example(example: Array, chosen: Float[Array, "r o"]) -> Array:
-        def outputs(moving: dict[Path, Any]) -> Array:
-            merged = nnx.from_flat_state(list({**flat, **moving}.items()))
-            return merge_params(graph, merged, rest)(example[None])[0]
-
-        _, pull = jax.vjp(outputs, moving)
+    def one_example(example: Array, chosen: Float[Array, "r o"]) -> tuple[Array, Array]:
+        y, pull = jax.vjp(lambda params: outputs_alone(merge_params(graph, params, rest), example, copies), params)
         rows = jax.vmap(lambda row: pull(row)[0])(chosen)
-        return jnp.concatenate([leaf.reshape(len(chosen), -1) for leaf in jax.tree.leaves(rows)], 1)
+        counted = [leaf for leaf in jax.tree.leaves(rows) if _counts(leaf)]
+        return y, jnp.concatenate([leaf.reshape(len(chosen), -1) for leaf in counted], 1)
 
-    return Rows(jax.vmap(one_example, in_axes=(0, 1))(x, chosen))
+    y, rows = jax.vmap(one_example, in_axes=(0, 1))(x, _one_hot(outputs, y, len(x)))
+    return y, {("(all parameters)",): Rows(exchange.own_columns(rows, 2) if exchange else rows)}
 
 
-def dense_rows(model: nnx.Module, x: Array, outputs: Outputs, *, active: bool) -> tuple[Array, dict[Path, Share]]:
-    """`shares` by the whole Jacobian: the slow and simple reference, with the same signature."""
-    y = nnx.clone(model)(x)
-    return y, {("(all parameters)",): _jacobian_rows(model, x, _one_hot(outputs, y), None, active)}
+def at_masked_point(model: Any) -> Any:
+    """A copy with full masks and zeros for pruned weights: the same function, every weight of which is a parameter."""
+    copy = nnx.clone(model)
+    for _, layer in nnx.iter_modules(copy):
+        if nn.is_masked(layer):
+            layer.kernel[...] = layer.masked_kernel()  # type: ignore[attr-defined]
+            layer.mask[...] = jnp.ones_like(layer.mask[...])  # type: ignore[attr-defined]
+    return copy

@@ -1,48 +1,31 @@
-"""One layer's share of a tangent kernel, from what the layer saw.
+"""One parameter's share of a tangent kernel, from the products that it takes part in.
 
-A layer is described by factors of its Jacobian: the inputs a of its calls and the cotangents b at their outputs. For an
-affine layer (Linear, LinearGeneral, Conv) the Jacobian with respect to the kernel is the sum over positions p of
-a[p] b[p]^T, and its Gram matrix is taken without ever forming the Jacobian of all parameters at once.
+A share is described by factors of the Jacobian: the inputs a of the products and the cotangents b at their results. The
+Jacobian with respect to the weights is the sum over positions p of a[p] b[p]^T, and its Gram matrix is taken without
+ever forming the Jacobian of all parameters at once.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from nttzoo import nn
-from nttzoo.nn import merge_params, split_params
-from nttzoo.nn.taps import Call, kind_of
+from nttzoo.dataflow import Seen, Site
 from nttzoo.ntk.sharding import Exchange
-from nttzoo.ops import convolution, patches
-from nttzoo.ops.patches import Window
-
-_AFFINE = (nnx.Linear, nn.Linear, nnx.LinearGeneral, nn.LinearGeneral, nnx.Conv, nn.Conv)
-_LOCAL = (nnx.LayerNorm, nnx.RMSNorm, nnx.GroupNorm, nnx.InstanceNorm, nnx.BatchNorm, nnx.Embed)
-PARAMETERS = ("kernel", "bias", "scale", "embedding")  # that layers with a rule may have
-_CONVOLUTIONS = (lax.conv_general_dilated, convolution.conv_general_dilated)
-
-
-def has_rule(layer: Any) -> bool:
-    """Whether a layer's share can be found from what it saw."""
-    return kind_of(layer) in _AFFINE + _LOCAL
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Affine:
-    """An affine layer: inputs a [n, p, g, k], cotangents b [n, r, g, c, p], mask [g, k, c] or None.
+    """The weights of products: inputs a [n, p, g, k], cotangents b [n, r, g, c, p], mask [g, k, c] or None.
 
     n examples, r outputs of the network, p positions, g groups, k inputs and c outputs of one group. `bias` holds the
-    rows of the Jacobian with respect to the layer's bias, if it has one: b summed over positions.
+    rows of the Jacobian with respect to the products' bias, if they have one: b summed over positions.
     """
 
     a: Float[Array, "n p g k"]
@@ -62,122 +45,47 @@ class Rows:
 Share = Affine | Rows
 
 
-def share_of(
-    calls: list[Call], cotangents: list[Float[Array, "r n ..."]], *, active: bool, exchange: Exchange | None = None
-) -> Share:
-    """All calls of one layer together. `active`: only surviving weights count as parameters.
+def affine_share(
+    sites: list[Site],
+    seen: list[Seen],
+    cotangents: list[Float[Array, "r n ..."]],
+    *,
+    dtype: Any,
+    exchange: Exchange | None = None,
+) -> Affine:
+    """All products of one parameter together: each adds its positions.
 
     With an `exchange`, the share holds all devices' examples and this device's part of the layer's outputs.
     """
-    layer = calls[0].layer
-    if _is_plainly_affine(layer):
-        parts = [_affine(call, b, active, exchange) for call, b in zip(calls, cotangents, strict=True)]
-        return Affine(
-            jnp.concatenate([part.a for part in parts], 1),
-            jnp.concatenate([part.b for part in parts], 4),
-            parts[0].mask,
-            None if layer.bias is None else sum(part.bias for part in parts),  # type: ignore[arg-type, misc]
-        )
-    rows: Any = sum(_local_rows(call, b, active) for call, b in zip(calls, cotangents, strict=True))
-    return Rows(exchange.own_columns(rows, 2) if exchange else rows)
-
-
-def _is_plainly_affine(layer: Any) -> bool:
-    """Whether the layer's product is the ordinary one: a user may have put in, say, a quantized one."""
-    kind = kind_of(layer)
-    if issubclass(kind, nnx.Conv):
-        return layer.conv_general_dilated in _CONVOLUTIONS and (nn.is_masked(layer) or layer.mask is None)
-    if issubclass(kind, nnx.LinearGeneral):
-        examples_stay = not layer.batch_axis and 0 not in layer.axis
-        return examples_stay and layer.dot_general in (None, lax.dot_general) and layer.dot_general_cls is None
-    return issubclass(kind, nnx.Linear) and layer.dot_general is lax.dot_general
-
-
-def _affine(call: Call, b: Float[Array, "r n ..."], active: bool, exchange: Exchange | None) -> Affine:
-    layer, (r, n) = call.layer, b.shape[:2]
-    kind = kind_of(layer)
-    # Inputs travel before they are unfolded to patches, which are larger.
-    a = exchange.all_examples(call.inputs) if exchange else call.inputs
-    if issubclass(kind, nnx.Conv):
-        groups = layer.feature_group_count
-        a = _patches(layer, a)  # [n, p, taps, channels]
-        positions, taps, channels = a.shape[1:]
-        if groups > 1:
-            a = a.reshape(-1, positions, taps, groups, channels // groups).swapaxes(2, 3)
-        a = a.reshape(-1, positions, groups, taps * channels // groups)
-        outputs = layer.out_features
-        kernel_shape = (taps * channels // groups, groups, outputs // groups)
-    else:
-        groups = 1
-        if issubclass(kind, nnx.LinearGeneral):
-            axes = [axis % a.ndim for axis in layer.axis]
-            a = jnp.moveaxis(a, axes, range(a.ndim - len(axes), a.ndim))
-            outputs = math.prod(layer.out_features)
-        else:
-            outputs = layer.out_features
-        inputs = layer.kernel.size // outputs
-        a = a.reshape(len(a), -1, 1, inputs)
-        kernel_shape = (inputs, 1, outputs)
-    # A layer may compute in half precision; Gram matrices, like gradients, have the precision of the parameters.
-    b = b.astype(jnp.promote_types(layer.kernel[...].dtype, b.dtype))
-    b = b.reshape(r, n, -1, groups, outputs // groups)
+    parts = [
+        _factors(site, saw.inputs, b, dtype, exchange) for site, saw, b in zip(sites, seen, cotangents, strict=True)
+    ]
+    a, b = parts[0] if len(parts) == 1 else (jnp.concatenate([a for a, _ in parts], 1), _joined([b for _, b in parts]))
     # Summed before positions become the last axis: XLA would otherwise compute b in that order once more.
-    bias = None if layer.bias is None else b.sum(2).swapaxes(0, 1)
+    bias = None if sites[0].bias is None else b.sum(2).swapaxes(0, 1)
     b = b.transpose(1, 0, 3, 4, 2)
-    mask = layer.mask[...].reshape(kernel_shape).swapaxes(0, 1) if active and nn.is_masked(layer) else None
+    mask = None if seen[0].passes is None else sites[0].weights(seen[0].passes)
     if exchange:
         b = exchange.own_columns(b, 3)
         bias = None if bias is None else b.sum(4)
         mask = None if mask is None else exchange.own_part(mask, 2)
-    return Affine(a.astype(b.dtype), b, mask, bias)
+    return Affine(a, b, mask, bias)
 
 
-def _patches(layer: Any, inputs: Array) -> Float[Array, "n p taps c"]:
-    """The patches that a Conv layer multiplies: the layer itself says how it pads, with a convolution that listens."""
-    found: list[Array] = []
-
-    def listen(
-        lhs: Array, rhs: Array, strides: Any, padding: Any, lhs_dilation: Any, rhs_dilation: Any, **_: Any
-    ) -> Array:
-        size = rhs.shape[:-2]
-        padded = patches.pad(lhs, size, strides, padding, lhs_dilation, rhs_dilation)
-        unfolded = patches.unfold(padded, Window(size, tuple(strides), tuple(rhs_dilation), padded.shape[1:-1]))
-        found.append(unfolded)
-        return jnp.zeros((*unfolded.shape[:-2], rhs.shape[-1]), lhs.dtype)
-
-    # Of the kernel only the shape matters here; the mask of nnx.Conv is left out with it.
-    stand_in = SimpleNamespace(
-        **{**vars(layer), "kernel": layer.kernel[...], "mask": None, "conv_general_dilated": listen}
-    )
-    nnx.Conv.__call__(stand_in, inputs)  # type: ignore[arg-type]
-    return found[0].reshape(len(inputs), -1, *found[0].shape[-2:])
+def _joined(cotangents: list[Array]) -> Array:
+    return jnp.concatenate(cotangents, 2)
 
 
-def _local_rows(call: Call, b: Float[Array, "r n ..."], active: bool) -> Float[Array, "n r d"]:
-    """The layer's own Jacobian per example, contracted with the cotangents: right for any layer, but large."""
-    layer = nnx.clone(call.layer)
-    layer.__class__ = kind_of(layer)
-    graph, params, rest = split_params(layer if active else at_masked_point(layer))
-
-    def rows(a: Array, b: Array) -> Array:
-        _, pull = jax.vjp(lambda p: merge_params(graph, p, rest)(a[None])[0], params)
-        return jax.vmap(lambda row: _flat(pull(row)[0]))(b)
-
-    return jax.vmap(rows, in_axes=(0, 1))(call.inputs, b)
-
-
-def at_masked_point(model: Any) -> Any:
-    """A copy with full masks and zeros for pruned weights: the same function, every weight of which is a parameter."""
-    copy = nnx.clone(model)
-    for _, layer in nnx.iter_modules(copy):
-        if nn.is_masked(layer):
-            layer.kernel[...] = layer.masked_kernel()  # type: ignore[attr-defined]
-            layer.mask[...] = jnp.ones_like(layer.mask[...])  # type: ignore[attr-defined]
-    return copy
-
-
-def _flat(tree: Any) -> Array:
-    return jnp.concatenate([leaf.reshape(-1) for leaf in jax.tree.leaves(tree)])
+def _factors(
+    site: Site, inputs: Array, cotangents: Array, dtype: Any, exchange: Exchange | None
+) -> tuple[Float[Array, "n p g k"], Float[Array, "r n p g c"]]:
+    """One product's inputs and cotangents."""
+    # Inputs travel before they are unfolded to patches, which are larger.
+    inputs = exchange.all_examples(inputs) if exchange else inputs
+    a, b = site.inputs(inputs, 1), site.outputs(cotangents, 2)
+    # A layer may compute in half precision; Gram matrices, like gradients, have the precision of the parameters.
+    dtype = jnp.promote_types(dtype, b.dtype)
+    return a.astype(dtype), b.astype(dtype)
 
 
 def gram(one: Share, two: Share, *, trace: bool) -> Array:

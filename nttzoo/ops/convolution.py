@@ -71,13 +71,13 @@ def conv_general_dilated(
         window = Window(rhs.shape[:space], strides, holes, padded.shape[1:-1], feature_group_count)
         if all(n > 0 for n in window.out):  # else the window is larger than the images
             quick = not _unfolding.get() and _suits_winograd(window, len(lhs), lhs.shape[-1], rhs.shape[-1], lhs.dtype)
-            return conv_p.bind(*_varying_alike(padded, rhs), window=replace(window, winograd=quick))
+            return conv_p.bind(*varying_alike(padded, rhs), window=replace(window, winograd=quick))
     return lax.conv_general_dilated(
         lhs, rhs, strides, padding, inner, holes, dimension_numbers, feature_group_count, **options
     )
 
 
-def _varying_alike(*arrays: Array) -> list[Array]:
+def varying_alike(*arrays: Array) -> list[Array]:
     """The arrays, each varying along all mesh axes along which any of them does: a matter of `jax.shard_map` only."""
     axes = [jax.typeof(array).manual_axis_type.varying for array in arrays]
     every = frozenset().union(*axes)

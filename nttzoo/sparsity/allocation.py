@@ -13,7 +13,6 @@ from flax import nnx
 
 from nttzoo.errors import DensityError, OptionError, ShapeError
 from nttzoo.nn import Path, masked_layers, matching
-from nttzoo.nn.taps import positions_of
 from nttzoo.sparsity.density import Density, check_densities
 from nttzoo.sparsity.schemes import (
     Groups,
@@ -26,6 +25,7 @@ from nttzoo.sparsity.schemes import (
     scheme_name,
     survivors,
 )
+from nttzoo.sparsity.uses import positions_of
 
 
 def describe(model: nnx.Module, inputs: tuple[int, ...] | jax.ShapeDtypeStruct | None = None) -> list[Layer]:

@@ -72,10 +72,13 @@ def make_masks(scores: Scores, groups: Groups) -> Masks:
 
 
 def warn_of_empty_layers(masks: Masks) -> None:
-    """Warns, by name, of layers in which no weight survived: nothing flows through them any more."""
+    """Warns, by name, of layers in which no weight survived: they pass on nothing of their inputs."""
     empty = [path_name(path) for path, mask in masks.items() if not bool(mask.any())]
     if empty:
-        warnings.warn(f"no weight survived in: {', '.join(empty)}. The network's outputs are constant.", stacklevel=3)
+        warnings.warn(
+            f"no weight survived in: {', '.join(empty)}. What these layers compute does not depend on their inputs.",
+            stacklevel=3,
+        )
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,7 @@ def test_norms_may_name_their_argument():
     close(empirical_ntk(model, x), by_jacrev(model, x, x, "active"))
 
 
+@pytest.mark.filterwarnings("ignore:no fast tangent rule")
 @pytest.mark.parametrize("kept", [1.0, 0.5])
 @pytest.mark.parametrize("tangents", ["all", "active"])
 def test_the_mask_that_a_plain_convolution_may_have(kept, tangents):

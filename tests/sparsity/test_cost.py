@@ -1,6 +1,7 @@
 import itertools
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -170,17 +171,93 @@ def test_a_dense_model_is_told_to_sparsify():
         cost.speedup(nnx.Linear(3, 2, rngs=nnx.Rngs(0)), (3,))
 
 
-class Hidden(nnx.Module):
-    def __init__(self):
-        self.inner = linear(3, 3)
+class Wrapped(nnx.Module):
+    """A layer with 9 weights, called by a transform that copies it."""
+
+    def __init__(self, call):
+        self.inner, self.call = linear(3, 3), nnx.static(call)
 
     def __call__(self, x):
-        return nnx.jit(lambda layer, x: layer(x))(self.inner, x)
+        return self.call(self.inner, x)
 
 
-def test_layers_that_cannot_be_observed_are_an_error_not_a_zero():
-    with pytest.raises(ModelError, match="could be observed"):
-        cost.speedup(Hidden(), (3,))
+def in_a_branch(layer, x):
+    return nnx.cond(x.sum() > 0, lambda layer, x: layer(x), lambda layer, x: -layer(x), layer, x)
+
+
+def five_times(layer, x):
+    return nnx.scan(lambda x, layer: relu(layer(x)), in_axes=(nnx.Carry, None), out_axes=nnx.Carry, length=5)(x, layer)
+
+
+def carried_five_times(layer, x):
+    step = nnx.scan(lambda both: (both[0], relu(both[0](both[1]))), in_axes=nnx.Carry, out_axes=nnx.Carry, length=5)
+    return step((layer, x))[1]
+
+
+@pytest.mark.parametrize(
+    ("call", "times"),
+    [
+        (nnx.jit(lambda layer, x: layer(x)), 1),
+        (nnx.remat(lambda layer, x: layer(x)), 1),
+        (nnx.vmap(lambda layer, x: layer(x), in_axes=(None, 0)), 1),
+        (five_times, 5),
+        (carried_five_times, 5),
+        (lambda layer, x: jax.lax.fori_loop(0, 4, lambda i, x: relu(layer(x)), x), 4),
+        (lambda layer, x: jax.vmap(jax.grad(lambda x: jnp.tanh(layer(x)).sum()))(x), 2),  # there and back
+    ],
+    ids=["jit", "remat", "vmap", "scan", "scan with a carried layer", "fori", "grad"],
+)
+def test_layers_inside_transforms_count_once_per_step(call, times):
+    model = Wrapped(call)
+    model.inner.mask[...] = jnp.eye(3, dtype=bool)
+    assert cost.speedup(model, (3,)).total == cost.LayerCost("total", 9 * times, 3 * times, 3 * times)
+
+
+def test_recurrent_layers_count_once_per_step():
+    model = nttzoo.sparsify(nnx.RNN(nnx.GRUCell(3, 4, rngs=nnx.Rngs(0))))
+    counted = {layer.name: (layer.dense, layer.alive) for layer in cost.speedup(model, (7, 3)).layers}
+    # At the first step the state is zero whatever the image is; from then on every weight matters.
+    assert counted == {"cell.dense_h": (7 * 4 * 12,) * 2, "cell.dense_i": (7 * 3 * 12,) * 2}
+
+
+@nnx.vmap(in_axes=0, out_axes=0)
+def stacked(key):
+    return nnx.Linear(4, 4, use_bias=False, rngs=nnx.Rngs(key))
+
+
+class Stack(nnx.Module):
+    """Three layers in one, one after the other or side by side."""
+
+    def __init__(self, call):
+        self.layers, self.call = stacked(jax.random.split(jax.random.key(0), 3)), nnx.static(call)
+
+    def __call__(self, x):
+        return self.call(self.layers, x)
+
+
+@pytest.mark.parametrize(
+    ("call", "alive"),
+    [
+        # The weight 0 -> 1 of the second layer leads on to nothing: the third keeps 0 -> 0 only.
+        (nnx.scan(lambda layer, x: relu(layer(x)), in_axes=(0, nnx.Carry), out_axes=nnx.Carry), 3),
+        (lambda layers, x: nnx.vmap(lambda layer, x: layer(x), in_axes=(0, None))(layers, x).sum(0), 4),
+    ],
+    ids=["scan", "vmap"],
+)
+def test_stacked_layers_have_weights_of_their_own_in_every_step(call, alive):
+    model = nttzoo.sparsify(Stack(call))
+    model.layers.mask[...] = jnp.zeros((3, 4, 4), bool).at[:, 0, 0].set(True).at[1, 0, 1].set(True)
+    assert cost.speedup(model, (4,)).total == cost.LayerCost("total", 48, 4, alive)
+
+
+def test_layers_that_cannot_be_counted_are_refused_by_name():
+    with pytest.raises(ModelError, match=r"cannot count the multiply-adds of 'inner' in Wrapped: .* cond"):
+        cost.speedup(Wrapped(in_a_branch), (3,))
+
+
+def test_normalized_weights_count_as_their_layer_does():
+    inner = nttzoo.sparsify(nnx.Linear(3, 2, rngs=nnx.Rngs(0)))
+    assert cost.speedup(nnx.WeightNorm(inner, rngs=nnx.Rngs(1)), (3,)).total.dense == 6
 
 
 def test_nothing_left_is_an_infinite_speedup_and_none_in_json():
