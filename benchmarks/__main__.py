@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import codegen, estimators, ntk, plots, runtime, search, train
+from benchmarks import codegen, coverage, estimators, ntk, plots, runtime, search, train
 from nttzoo._util import provenance
 from nttzoo.cli import execute
 from nttzoo.errors import OptionError
@@ -25,10 +25,18 @@ def make_parser() -> argparse.ArgumentParser:
     what = (
         "train: Conv-4 steps against PyTorch; ntk: kernel steps against neural-tangents; estimators: sampled outputs "
         "against all; search: the loop itself; "
-        "runtime: sparse networks in ONNX Runtime, OpenVINO, DeepSparse and as C; codegen: what makes the C fast"
+        "runtime: sparse networks in ONNX Runtime, OpenVINO, DeepSparse and as C; codegen: what makes the C fast; "
+        "coverage: which ONNX graphs become C"
     )
-    bench.add_argument("what", choices=["train", "ntk", "estimators", "search", "runtime", "codegen"], help=what)
-    bench.add_argument("names", nargs="*", metavar="NAME", help="runtime: published networks (default: random masks)")
+    bench.add_argument(
+        "what", choices=["train", "ntk", "estimators", "search", "runtime", "codegen", "coverage"], help=what
+    )
+    bench.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="runtime: published networks (default: random masks); coverage: folders",
+    )
     bench.add_argument("--peer-python", help="Python of the environment that has the peer: PyTorch, DeepSparse ...")
     bench.add_argument("--json", action="store_true", help="runtime, codegen, estimators: print JSON instead of tables")
     bench.add_argument("--growth", action="store_true", help="ntk: also over batches of 16 to 256 (ten minutes more)")
@@ -42,12 +50,14 @@ def run(options: argparse.Namespace) -> None:
         provenance.check_writable(options.out)
     if options.what in ("train", "ntk") and not options.peer_python:
         raise OptionError("name the peer's environment with --peer-python.")
-    if options.names and options.what != "runtime":
+    if options.names and options.what not in ("runtime", "coverage"):
         raise OptionError(f"`bench {options.what}` takes no names of networks.")
     if options.what == "runtime":
         result = runtime.run(options.names, peer_python=options.peer_python)
         if options.out:
             plots.runtimes(result, Path(options.out).with_suffix(".png"))
+    elif options.what == "coverage":
+        result = coverage.run(options.names)
     elif options.what == "codegen":
         result = codegen.run()
     elif options.what == "estimators":
@@ -61,6 +71,7 @@ def run(options: argparse.Namespace) -> None:
     if options.out:
         provenance.write_json(options.out, result)
     tables = {"runtime": runtime.tables, "codegen": codegen.tables, "estimators": estimators.tables}
+    tables["coverage"] = coverage.tables
     if options.what in tables and not options.json:
         print(tables[options.what](result))
     else:

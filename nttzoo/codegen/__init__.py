@@ -9,13 +9,11 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from flax import nnx
 
 from nttzoo import export, zoo
@@ -26,16 +24,16 @@ from nttzoo.errors import ExportError, OptionError
 with export.onnx_packages():
     import onnx
 
-    from nttzoo.codegen import build, emit, frontend, lower, optimise
+    from nttzoo.codegen import build, emit, frontend, lower, optimise, selfcheck
     from nttzoo.codegen.build import Compiled
     from nttzoo.codegen.choices import Choices
+    from nttzoo.codegen.selfcheck import Oracle
     from nttzoo.codegen.source import Source
 
 __all__ = ["Choices", "Compiled", "ExportedC", "Source", "compile", "export_c", "to_source"]
 
 # An NNX model, a published network's name, the Path of a search, or the Path of an .onnx file
 Model = nnx.Module | str | Path
-Oracle = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -105,10 +103,7 @@ def _try_out(source: Source, shape: tuple[int, ...], oracle: Oracle) -> tuple[fl
             network = build.build(source, input_shape=shape, threads=1, cache=Path(cache))
         except (ExportError, OSError) as error:
             return None, str(error)
-        worst = 0.0
-        for inputs in export.test_inputs(shape, "B", None):
-            expected = oracle(inputs).reshape(len(inputs), -1)
-            worst = float(np.maximum(worst, export.difference(network(inputs), expected)))  # keeps a NaN
+        worst = selfcheck.worst_difference(network, oracle)
     if not worst <= export.TOLERANCE:
         raise ExportError(
             f"the C's outputs differ from the model's by {worst:.2e} of the largest output, more than "
@@ -125,6 +120,8 @@ def compile(
     input_shape: tuple[int, ...] | None = None,
 ) -> Compiled:
     """Compiles a network with the system's C compiler; the library is cached for next time.
+
+    What is built is compared once with JAX, or for a file with ONNX Runtime where that is installed.
 
     Args:
       model: an NNX model, the name of a published network, the Path of a search of one's own, or the Path of an ONNX
@@ -146,9 +143,11 @@ def compile(
     threads = os.cpu_count() or 1 if threads is None else threads
     if not isinstance(threads, int) or threads < 1:
         raise OptionError(f"threads is {threads!r}; it must be a whole number, 1 or more.")
-    proto, _ = _graph(model, weights, input_shape)
+    proto, oracle = _graph(model, weights, input_shape)
     source, shape = source_of(proto)
-    return build.build(source, input_shape=shape, threads=threads, input_spec=_input_spec(proto, shape))
+    network = build.build(source, input_shape=shape, threads=threads, input_spec=_input_spec(proto, shape))
+    selfcheck.check_once(network, proto, oracle)
+    return network
 
 
 def to_source(
@@ -173,7 +172,7 @@ def source_of(
     shape = program.shapes[program.source]
     sizes = [_size(program.shapes[value]) for value in (program.source, program.target)]
     about = _metadata(proto)
-    known: dict[str, Any] = {key: json.loads(about[key]) for key in ("mean", "std", "classes") if key in about}
+    known = _numbers_and_names(about)
     known["shape"] = "".join(f"[{size}]" for size in shape)
     return emit.emit(plan, name or about.get("name") or "network", sizes[0], sizes[1], known, choices), shape
 
@@ -189,7 +188,27 @@ def _input_spec(proto: onnx.ModelProto, shape: tuple[int, ...]) -> InputSpec | N
     about = _metadata(proto)
     if about.get("layout") != "NHWC" or not {"mean", "std", "classes"} <= about.keys():
         return None
-    return InputSpec(shape, *(tuple(json.loads(about[key])) for key in ("mean", "std", "classes")))
+    known = _numbers_and_names(about)
+    return InputSpec(shape, *(tuple(known[key]) for key in ("mean", "std", "classes")))
+
+
+def _numbers_and_names(about: dict[str, str]) -> dict[str, Any]:
+    """Mean, std and classes as a file of ours has them."""
+    known: dict[str, Any] = {}
+    for key, kind in (("mean", float | int), ("std", float | int), ("classes", str)):
+        if key not in about:
+            continue
+        try:
+            known[key] = json.loads(about[key])
+        except (ValueError, RecursionError) as error:
+            raise ExportError(f"the file's metadata {key!r} is not JSON: {error}") from error
+        if (
+            not isinstance(known[key], list)
+            or not known[key]
+            or not all(isinstance(value, kind) for value in known[key])
+        ):
+            raise ExportError(f"the file's metadata {key!r} is {about[key][:80]}; a list is needed.")
+    return known
 
 
 def _size(shape: tuple[int, ...]) -> int:
@@ -205,9 +224,10 @@ def _graph(model: Model, weights: zoo.Weights, input_shape: tuple[int, ...] | No
         model = zoo.onnx_file(model)  # what was published, and was checked then
     if isinstance(model, Path) and model.suffix == ".onnx":
         try:
-            return onnx.load(model), partial(_outputs_of_file, model)
+            proto = onnx.load(model)
         except Exception as error:  # protobuf's own errors have no common base
             raise ExportError(f"{model} cannot be read as ONNX: {error}") from error
+        return proto, partial(selfcheck.outputs_of_graph, frontend.prepared(proto))
     if isinstance(model, str | Path):
         name = model if isinstance(model, str) else model.name
         model = zoo.load(model, weights=weights)
@@ -216,16 +236,3 @@ def _graph(model: Model, weights: zoo.Weights, input_shape: tuple[int, ...] | No
     shape = export.input_shape_of(model, input_shape)
     proto = export.to_proto(model, name=name, shape=shape, sparse=False, opset=17, batch="B", layout="NHWC")
     return proto, partial(export.outputs_of, model)
-
-
-def _outputs_of_file(path: Path, inputs: np.ndarray) -> np.ndarray:
-    """What ONNX Runtime answers, in batches of the size that the file asks for."""
-    with export.onnx_packages():
-        import onnxruntime
-
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    taken = session.get_inputs()[0]
-    size = taken.shape[0] if isinstance(taken.shape[0], int) else len(inputs)
-    filled = np.resize(inputs, (-(-len(inputs) // size) * size, *inputs.shape[1:]))
-    answers = [session.run(None, {taken.name: batch})[0] for batch in np.split(filled, len(filled) // size)]
-    return np.concatenate(answers)[: len(inputs)]

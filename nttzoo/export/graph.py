@@ -50,8 +50,8 @@ def drop_unused(graph: onnx.GraphProto) -> None:
         if needed.intersection(node.output):
             needed.update(node.input)
             kept.append(node)
-    _replace(graph.node, reversed(kept))
-    _replace(graph.initializer, [constant for constant in graph.initializer if constant.name in needed])
+    replace(graph.node, reversed(kept))
+    replace(graph.initializer, [constant for constant in graph.initializer if constant.name in needed])
 
 
 def rename(graph: onnx.GraphProto, weights: dict[str, np.ndarray]) -> None:
@@ -76,8 +76,8 @@ def rename(graph: onnx.GraphProto, weights: dict[str, np.ndarray]) -> None:
     for constant in graph.initializer:
         constant.name = names.get(constant.name, constant.name)
     for node in graph.node:
-        _replace(node.input, [names.get(value, value) for value in node.input])
-        _replace(node.output, [names.get(value, value) for value in node.output])
+        replace(node.input, [names.get(value, value) for value in node.input])
+        replace(node.output, [names.get(value, value) for value in node.output])
 
 
 def _weight_names(graph: onnx.GraphProto, weights: dict[str, np.ndarray]) -> dict[str, str]:
@@ -117,7 +117,7 @@ def use_sparse_initializers(graph: onnx.GraphProto) -> None:
         values = numpy_helper.from_array(value.ravel()[places], constant.name)
         indices = numpy_helper.from_array(places.astype(np.int64), f"{constant.name}.places")
         graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, list(value.shape)))
-    _replace(graph.initializer, dense)
+    replace(graph.initializer, dense)
 
 
 def constants(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
@@ -152,7 +152,7 @@ def add_metadata(model: onnx.ModelProto, about: dict[str, str]) -> None:
         entry.key, entry.value = key, value
 
 
-def _replace(field: Any, items: Any) -> None:
+def replace(field: Any, items: Any) -> None:
     """Gives a repeated field of a proto other content."""
     items = list(items)
     del field[:]

@@ -1,0 +1,66 @@
+"""Compiled networks compared with what knows their outputs without our C: JAX or ONNX Runtime."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+
+from nttzoo import export
+from nttzoo.codegen.build import Compiled
+from nttzoo.errors import ExportError
+
+Oracle = Callable[[np.ndarray], np.ndarray]
+TOLERANCE = 1e-4  # of the largest output: more than rounding, less than any mistake
+
+
+def worst_difference(network: Compiled, oracle: Oracle) -> float:
+    """max |difference| / max |output| on random inputs, and on digits where they fit; NaN where only one has a NaN."""
+    worst = 0.0
+    for inputs in export.test_inputs(network.input_shape, "B", None):
+        expected = oracle(inputs).reshape(len(inputs), -1)
+        got = network(inputs)
+        alike = (got == expected) | (np.isnan(got) & np.isnan(expected))
+        if not alike.all():
+            got, expected = got[~alike], expected[~alike]
+            worst = float(np.maximum(worst, export.difference(got, expected)))  # keeps a NaN
+    return worst
+
+
+def check_once(network: Compiled, proto: onnx.ModelProto, oracle: Oracle) -> None:
+    """Raises `ExportError` if a compiled network does not compute what its graph does; a check passed is remembered."""
+    content = hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()
+    passed = network.library.with_suffix(".checked")
+    if passed.exists() and passed.read_text() == content:
+        return
+    try:
+        worst = worst_difference(network, oracle)
+    except ExportError:  # there is no ONNX Runtime, or it does not take the graph
+        return
+    if not worst <= TOLERANCE:
+        raise ExportError(
+            f"the compiled network's outputs differ from the model's by {worst:.2e} of the largest output, more than "
+            f"{TOLERANCE:.0e}: this is a mistake of nttzoo's. Please report it, with the model."
+        )
+    part = passed.with_name(f".{passed.name}.{os.getpid()}")
+    part.write_text(content)
+    os.replace(part, passed)
+
+
+def outputs_of_graph(proto: onnx.ModelProto, inputs: np.ndarray) -> np.ndarray:
+    """What ONNX Runtime answers, in batches of the size that the graph asks for."""
+    with export.onnx_packages():
+        import onnxruntime
+
+    try:
+        session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    except Exception as error:  # its errors have no common base
+        raise ExportError(f"ONNX Runtime does not take the graph: {error}") from error
+    taken = session.get_inputs()[0]
+    size = taken.shape[0] if isinstance(taken.shape[0], int) else len(inputs)
+    filled = np.resize(inputs, (-(-len(inputs) // size) * size, *inputs.shape[1:]))
+    answers = [session.run(None, {taken.name: batch})[0] for batch in np.split(filled, len(filled) // size)]
+    return np.concatenate(answers)[: len(inputs)]
