@@ -29,7 +29,7 @@ from nttzoo.codegen.plan import (
 )
 from nttzoo.codegen.source import Metadata, Source, float_literal, header, identifier, metadata_tables
 
-SHARED_FROM = 64  # a table that is there already is used again, unless it is shorter
+SHARED_FROM = 16  # a table that is there already is used again, unless it is shorter
 Rows = list[tuple[float, np.ndarray, np.ndarray]]  # bias, places, weights
 
 

@@ -25,6 +25,7 @@ from jaxtyping import Array, Float
 from nttzoo import __version__, data, nn, zoo
 from nttzoo._util.provenance import check_writable
 from nttzoo.errors import ExportError, OptionError
+from nttzoo.export.unrolled import Unrolled
 from nttzoo.nn import taps
 from nttzoo.sparsity import masks
 
@@ -151,12 +152,14 @@ def to_proto(
 
 
 def plain_copy(model: Any) -> Any:
-    """A copy of ordinary NNX layers in evaluation mode: zeros for pruned weights, nothing for dropout."""
+    """A copy of ordinary NNX layers in evaluation mode: zeros for pruned weights, nothing for dropout, no loops."""
     plain = nn.densify(model)
     plain.eval()
     for _, layer in nnx.iter_modules(plain):
         if isinstance(layer, nnx.Dropout):
             layer.__class__ = _Identity  # type: ignore[assignment]
+        elif type(layer) is nnx.RNN:
+            layer.__class__ = Unrolled  # type: ignore[assignment]
     for path, weight in _weights(plain).items():
         if weight.dtype != np.float32:
             raise ExportError(f"weight {path} is {weight.dtype}; only float32 models are exported.")

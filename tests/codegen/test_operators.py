@@ -249,3 +249,56 @@ def test_modes_of_training_are_refused():
     graph.add("Dropout", graph.constant(np.float32(0.5)), graph.constant(np.array(True)))
     with pytest.raises(errors.ExportError, match=r"Dropout\) is in training mode"):
         frontend.read(graph.proto())
+
+
+# Recurrent layers.
+
+
+class Recurrent(nnx.Module):
+    def __init__(self, cell, rngs, **options):
+        self.rnn = nnx.RNN(cell(5, 6, rngs=rngs), rngs=rngs, **options)
+        self.head = nnx.Linear(6, 3, rngs=rngs)
+
+    def __call__(self, x):
+        return self.head(self.rnn(x)[:, -1])
+
+
+@pytest.mark.parametrize("cell", [nnx.GRUCell, nnx.LSTMCell, nnx.OptimizedLSTMCell, nnx.SimpleCell])
+@pytest.mark.parametrize("options", [{}, {"reverse": True}, {"reverse": True, "keep_order": True}])
+def test_recurrent_layers_of_nnx(cell, options, tmp_path):
+    if options and cell is not nnx.GRUCell:
+        pytest.skip("the order of steps is that of the layer, not of the cell")
+    model = randomized(Recurrent(cell, nnx.Rngs(0), **options))
+    agrees_with_jax(model, (4, 5))
+    assert nttzoo.export_onnx(model, tmp_path / "m.onnx", input_shape=(4, 5)).difference < 1e-5
+
+
+def test_weights_of_a_recurrent_layer_are_in_the_c_once():
+    model = Recurrent(nnx.GRUCell, nnx.Rngs(0))
+    short, long = (codegen.to_source(model, input_shape=(steps, 5))[0].table_bytes for steps in (4, 8))
+    weights = sum(value[...].size for _, value in nnx.to_flat_state(nnx.state(model.rnn, nnx.Param)))
+    assert long - short < 2 * 4 * weights  # four more copies would be twice as much
+
+
+def test_sequences_of_several_lengths_are_refused():
+    class Net(Recurrent):
+        def __call__(self, x):
+            return self.rnn(x, seq_lengths=jnp.full(x.shape[0], 2))
+
+    with pytest.raises(errors.ExportError, match="seq_lengths"):
+        nttzoo.compile(Net(nnx.GRUCell, nnx.Rngs(0)), input_shape=(4, 5))
+
+
+@pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("after", [0, 1])
+def test_recurrent_layers(cache, kind, direction, after):
+    if after and kind != "GRU":
+        pytest.skip("an option of GRU")
+    ways, gates = (2 if direction == "bidirectional" else 1), {"RNN": 1, "GRU": 3, "LSTM": 4}[kind]
+    graph = Graph((5, 3), 0.6)
+    graph.add("Transpose", perm=[1, 0, 2])
+    weights = graph.weight(ways, gates * 4, 3), graph.weight(ways, gates * 4, 4), graph.weight(ways, gates * 8)
+    options = {"linear_before_reset": 1} if after else {}
+    graph.add(kind, *weights, hidden_size=4, direction=direction, **options)  # [steps, ways, batch, 4]
+    check(graph.add("Transpose", perm=[2, 0, 1, 3]).add("Flatten").proto(), cache)

@@ -161,23 +161,26 @@ def _tile(reader: Reader, node: onnx.NodeProto, given: dict[str, Any]) -> None:
 def _slice(reader: Reader, node: onnx.NodeProto, given: dict[str, Any]) -> None:
     name = reader.value(node)
     if reader.opset < 10:
-        starts, ends, steps = given["starts"], given["ends"], None
+        begins, ends, steps = [given["starts"]] * 2, [given["ends"]] * 2, None
         axes = given.get("axes")
     else:
-        starts, ends = (np.atleast_1d(reader.needed(node, index)).tolist() for index in (1, 2))
+        begins, ends = ([np.atleast_1d(value).tolist() for value in reader.both(node, index)] for index in (1, 2))
         third, fourth = reader.constant(node, 3), reader.constant(node, 4)
         axes = None if third is None else third.tolist()
         steps = None if fourth is None else fourth.tolist()
-    full = reader.full(name)
+    full, batch = reader.full(name), reader.batches[name]
     where = [slice(None)] * len(full)
-    for start, end, axis, step in zip(
-        starts, ends, axes or range(len(starts)), steps or [1] * len(starts), strict=True
-    ):
+    count = len(begins[0])
+    for index, (axis, step) in enumerate(zip(axes or range(count), steps or [1] * count, strict=True)):
         own = axis % len(full)
-        if own == reader.batches[name].axis:
-            if start == 0 and step == 1 and end >= 2**31 - 1:
+        (start, other_start), (end, other_end) = ((pair[0][index], pair[1][index]) for pair in (begins, ends))
+        if own == batch.axis:
+            sizes = [size * full[own] for size in reader.sizes]
+            if start == other_start == 0 and step == 1 and end >= sizes[0] and other_end >= sizes[1]:
                 continue
             raise ExportError(f"{called(node)}: the batch cannot be sliced.")
+        if start != other_start or end != other_end:
+            raise ExportError(f"{called(node)}: the slice depends on the size of the batch.")
         # Going backwards, an end before the first element is not Python's -1.
         stop = None if step < 0 and end < -full[own] else end
         where[own] = slice(start, stop, step)
