@@ -15,6 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from flax import nnx
+
 from nttzoo import data, search
 from nttzoo._util import console, provenance
 from nttzoo._util.lock import FileLock
@@ -145,9 +147,13 @@ def _student(case: Case, place: Workplace) -> Source | None:
 
 
 def _train(case: Case, place: Workplace, source: Source | None) -> None:
-    """Trains the network of a case and writes its result; the weights of students are kept beside the searches."""
+    """Trains the network of a case and writes its result.
+
+    The weights of students, before and after, are kept with the searches: what is published are these.
+    """
     dataset = place.dataset(case.data)
     network = students.network(case, dataset, source)
+    start = nnx.clone(network)
     settings: dict[str, Any] = {"model": case.model, "method": case.method, "scheme": case.scheme}
     trained = baselines.train_network(network, dataset, case.training, settings)
     content = trained.to_dict()
@@ -162,7 +168,9 @@ def _train(case: Case, place: Workplace, source: Source | None) -> None:
     }
     if source and not case.control:
         about = {"architecture": case.model, "data": case.data, "density": case.density, "scheme": case.scheme}
-        about |= {"recipe": case.method, "seed": case.seed, "train_epochs": case.training.epochs}
-        about["test_accuracy"] = content["test_accuracy"]
-        search.save_student(place.runs[0] / "trained" / case.name, network, about)
+        about |= {"recipe": case.method, "seed": case.seed}
+        folder = place.runs[0] / "trained" / case.name
+        search.save_student(folder, start, about)
+        about |= {"train_epochs": case.training.epochs, "test_accuracy": content["test_accuracy"]}
+        search.save_student(folder / "trained", network, about)
     provenance.write_json(case.file(place.results), result)

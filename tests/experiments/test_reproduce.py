@@ -103,8 +103,13 @@ def test_a_plan_goes_on_where_it_stopped_with_one_search(workplace, monkeypatch)
     assert content["student"]["kernel_after"] < content["student"]["kernel_before"]
     assert {"machine", "versions", "command", "layers", "speedup"} <= content.keys()
     assert [x["kept"] for x in content["layers"]] == [round(0.05 * s) for s in (235200, 30000, 1000)]
-    trained, _ = search.load_student(place.runs[0] / "trained" / cases[0].name)
-    assert trained.linear1.mask[...].sum() == round(0.05 * 235200)
+    start, trained = (
+        search.load_student(place.runs[0] / "trained" / cases[0].name / part)[0] for part in ("", "trained")
+    )
+    found = students.find(cases[0].search(), place.runs).model
+    np.testing.assert_array_equal(start.linear1.masked_kernel(), found.linear1.masked_kernel())
+    np.testing.assert_array_equal(trained.linear1.mask[...], found.linear1.mask[...])
+    assert (trained.linear1.masked_kernel() != start.linear1.masked_kernel()).any()
 
 
 def test_a_student_is_taken_only_from_the_same_search(workplace):
