@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from nttzoo.architectures import create as create
     from nttzoo.codegen import compile as compile
     from nttzoo.codegen import export_c as export_c
+    from nttzoo.codegen.training import compile_training as compile_training
     from nttzoo.export import export_onnx as export_onnx
     from nttzoo.nn import densify as densify
     from nttzoo.nn import sparsify as sparsify
@@ -69,6 +70,7 @@ _NAMES = {
     "export_onnx": "export",
     "export_c": "codegen",
     "compile": "codegen",
+    "compile_training": "codegen.training",
 }
 
 __all__ = ["__version__", *_NAMES, *_MODULES]

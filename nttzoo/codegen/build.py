@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from nttzoo.codegen.source import Source
 from nttzoo.data import InputSpec
 from nttzoo.errors import ExportError, OptionError, ShapeError
 
-FLAGS = ("-std=c99", "-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC")
+FLAGS = ("-std=c99", "-O3", "-march=native", "-ffp-contract=fast")
 
 THREADS_FROM = 2_000_000  # multiply-adds
 
@@ -106,14 +106,14 @@ class Compiled:
         try:
             arena = self._arenas.pop()
         except IndexError:
-            arena = _aligned(self.source.batch_arena)
+            arena = aligned(self.source.batch_arena)
         first = inputs.ctypes.data + 4 * self.source.inputs * begin
         answer = outputs.ctypes.data + 4 * self.source.outputs * begin
         self._run(first, answer, end - begin, arena.ctypes.data)
         self._arenas.append(arena)
 
 
-def _aligned(size: int) -> np.ndarray:
+def aligned(size: int) -> np.ndarray:
     """Floats that start at a cache line: vectors that lie across two take twice as long."""
     memory = np.zeros(size + 16, np.float32)
     skip = -memory.ctypes.data % 64 // 4
@@ -136,17 +136,40 @@ def build(
     cache: Path | None = None,
     input_spec: InputSpec | None = None,
 ) -> Compiled:
-    """Compiles a source, once: the library is kept under the hash of the text, the compiler and the flags."""
-    compiler = find_compiler()
-    # The compiler's version, and what it takes "native" to mean on this machine.
-    asked = [*compiler, "-march=native", "-dM", "-E", "-x", "c", os.devnull]
-    version = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
-    key = hashlib.sha256("\0".join([source.header, source.code, version, *FLAGS]).encode()).hexdigest()
-    folder = cache or Path(platformdirs.user_cache_dir("nttzoo")) / "compiled"
-    library = folder / f"{source.name}-{key[:32]}.so"
-    if not _is_whole(library):
-        _make(source, compiler, library)
+    """Compiles a source, once, and loads it."""
+    texts = {f"{source.name}.c": source.code, f"{source.name}.h": source.header}
+    library = shared_library(source.name, texts, FLAGS, cache)
     return Compiled(library, source, input_shape, threads, input_spec)
+
+
+def shared_library(name: str, texts: dict[str, str], flags: tuple[str, ...], cache: Path | None = None) -> Path:
+    """Compiles {file name: text}, once: the library is kept under the hash of the texts, the compiler and the flags.
+
+    The first file is the one to compile; the others are what it includes.
+    """
+    compiler = find_compiler()
+    key = hashlib.sha256("\0".join([*texts.values(), machine_macros(), *flags]).encode()).hexdigest()
+    folder = cache or cache_folder()
+    library = folder / f"{name}-{key[:32]}.so"
+    if not _is_whole(library):
+        _make(texts, compiler, flags, library)
+    return library
+
+
+def cache_folder() -> Path:
+    """Where compiled libraries are kept."""
+    return Path(platformdirs.user_cache_dir("nttzoo")) / "compiled"
+
+
+def machine_macros() -> str:
+    """What the compiler defines: its version, and what it takes "native" to mean on this machine."""
+    return _macros(tuple(find_compiler()))
+
+
+@cache
+def _macros(compiler: tuple[str, ...]) -> str:
+    asked = [*compiler, "-march=native", "-dM", "-E", "-x", "c", os.devnull]
+    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout
 
 
 def _is_whole(library: Path) -> bool:
@@ -157,19 +180,24 @@ def _is_whole(library: Path) -> bool:
         return False
 
 
-def _make(source: Source, compiler: list[str], library: Path) -> None:
-    """Compiles a source to a library, which is there whole or not at all."""
-    library.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=library.parent) as work:
-        write(source, Path(work))
-        built = Path(work) / "built.so"
-        command: list[Any] = [*compiler, *FLAGS, Path(work) / f"{source.name}.c", "-o", built, "-lm"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise ExportError(f"{' '.join(compiler)} failed: {done.stderr.strip()[-800:]}")
-        (Path(work) / "hash").write_text(zoo.sha256(built))
-        os.replace(built, library)
-        os.replace(Path(work) / "hash", library.with_suffix(".sha256"))
+def _make(texts: dict[str, str], compiler: list[str], flags: tuple[str, ...], library: Path) -> None:
+    """Compiles texts to a library, which is there whole or not at all."""
+    try:
+        library.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=library.parent) as work:
+            for file, text in texts.items():
+                (Path(work) / file).write_text(text)
+            built = Path(work) / "built.so"
+            options = [*flags, "-shared", "-fPIC", "-pthread"]
+            command: list[Any] = [*compiler, *options, Path(work) / next(iter(texts)), "-o", built, "-lm"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise ExportError(f"{' '.join(compiler)} failed: {done.stderr.strip()[-800:]}")
+            (Path(work) / "hash").write_text(zoo.sha256(built))
+            os.replace(built, library)
+            os.replace(Path(work) / "hash", library.with_suffix(".sha256"))
+    except OSError as error:
+        raise ExportError(f"the compiled library cannot be kept in {library.parent}: {error}.") from error
 
 
 def write(source: Source, folder: Path) -> tuple[Path, Path]:

@@ -44,6 +44,7 @@ from nttzoo.codegen.plan import (
     Step,
     Sums,
     Tensor,
+    place,
 )
 
 TILE_FROM_BYTES = 128 * 1024
@@ -293,27 +294,13 @@ class _Lowering:
     # The arena.
 
     def place(self) -> int:
-        """Gives each buffer a place such that no two that live at the same time overlap; returns the arena's size."""
+        """Finds out when each buffer lives, and places all of them; returns the arena's size."""
         for index, step in enumerate(self.steps):
             for name in [*step.reads, step.writes, *([step.scratch] if step.scratch else [])]:
                 if name in self.buffers:
                     buffer = self.buffers[name]
                     buffer.first, buffer.last = min(buffer.first, index), max(buffer.last, index)
-        placed: list[Buffer] = []
-        for buffer in sorted(self.buffers.values(), key=lambda b: -b.size):
-            busy = sorted(
-                (other.offset, other.offset + other.size)
-                for other in placed
-                if other.first <= buffer.last and buffer.first <= other.last
-            )
-            offset = 0
-            for begin, end in busy:
-                if offset + buffer.size <= begin:
-                    break
-                offset = max(offset, -(-end // SLACK) * SLACK)  # vectors like round addresses
-            buffer.offset = offset
-            placed.append(buffer)
-        return max((buffer.offset + buffer.size for buffer in placed), default=0)
+        return place(list(self.buffers.values()))
 
 
 def _tile_rows(size: Pair, row: int, input_floats: int, work: float, pooling: Pooling | None) -> int:

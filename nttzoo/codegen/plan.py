@@ -155,3 +155,22 @@ class Plan:
     steps: list[Step]
     buffers: dict[str, Buffer]
     arena: int
+
+
+def place(buffers: list[Buffer]) -> int:
+    """Gives each buffer a place such that no two that live at the same time overlap; returns the arena's size."""
+    placed: list[Buffer] = []
+    for buffer in sorted(buffers, key=lambda b: -b.size):
+        busy = sorted(
+            (other.offset, other.offset + other.size)
+            for other in placed
+            if other.first <= buffer.last and buffer.first <= other.last
+        )
+        offset = 0
+        for begin, end in busy:
+            if offset + buffer.size <= begin:
+                break
+            offset = max(offset, -(-end // SLACK) * SLACK)  # vectors like round addresses
+        buffer.offset = offset
+        placed.append(buffer)
+    return max((buffer.offset + buffer.size for buffer in placed), default=0)

@@ -7,6 +7,7 @@ from nttzoo.export.onnx import (
     Layout,
     difference,
     export_onnx,
+    graph_of,
     input_shape_of,
     onnx_packages,
     outputs_of,
@@ -29,5 +30,6 @@ __all__ = [
     "parity",
     "plain_copy",
     "test_inputs",
+    "graph_of",
     "to_proto",
 ]

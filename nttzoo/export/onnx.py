@@ -136,11 +136,8 @@ def to_proto(
         import onnx
 
         from nttzoo.export import graph
-    plain = plain_copy(model)
-    proto = _convert(plain, (batch, *shape), opset=opset, layout=layout, name=name)
-    proto.ir_version = onnx.helper.find_min_ir_version_for(list(proto.opset_import))
+    proto = graph_of(plain_copy(model), (batch, *shape), opset=opset, layout=layout, name=name)
     proto.producer_name, proto.producer_version = "nttzoo", __version__
-    graph.tidy(proto, _weights(plain))
     if sparse:
         graph.use_sparse_initializers(proto.graph)
     graph.add_metadata(proto, _about(model, name, layout))
@@ -148,6 +145,18 @@ def to_proto(
         onnx.checker.check_model(proto)
     except onnx.checker.ValidationError as error:
         raise ExportError(f"the graph is not valid at opset {opset}: {error}. Try a later opset.") from error
+    return proto
+
+
+def graph_of(plain: Any, shape: tuple[str | int, ...], *, opset: int, layout: Layout, name: str) -> Any:
+    """The `onnx.ModelProto` of a model of plain NNX layers, with static shapes and names after its layers."""
+    with onnx_packages():
+        import onnx
+
+        from nttzoo.export import graph
+    proto = _convert(plain, shape, opset=opset, layout=layout, name=name)
+    proto.ir_version = onnx.helper.find_min_ir_version_for(list(proto.opset_import))
+    graph.tidy(proto, _weights(plain))
     return proto
 
 

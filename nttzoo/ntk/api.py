@@ -13,8 +13,9 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Float, Integer
 
+from nttzoo._util.checks import check_choice
 from nttzoo._util.memory import device_memory
-from nttzoo.errors import ModelError, OptionError, ShapeError
+from nttzoo.errors import ModelError, ShapeError
 from nttzoo.nn import Path, merge_params, path_name, split_params
 from nttzoo.ntk.factors import Outputs, shares
 from nttzoo.ntk.layer_rules import Affine, Rows, Share, as_rows, gram
@@ -300,12 +301,6 @@ def _block_sizes(
     if len(x) <= few:
         return _Sizes(few, few, outputs, total)
     return _Sizes(few_of_many, min(many, -(-len(x) // few_of_many) * few_of_many), outputs, total)
-
-
-def check_choice(option: str, value: object, choices: tuple[str, ...]) -> None:
-    """Raises unless the value is one of the choices."""
-    if value not in choices:
-        raise OptionError(f"{option}={value!r} is not one of {', '.join(map(repr, choices))}.")
 
 
 def check_inputs(model: nnx.Module, x1: Any, x2: Any) -> tuple[Array, Array]:

@@ -15,11 +15,11 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Integer, Key
 
+from nttzoo._util.checks import check_choice
 from nttzoo.errors import OptionError, ShapeError
 from nttzoo.ntk.api import (
     FindShares,
     Tangents,
-    check_choice,
     check_inputs,
     count_outputs,
     halves_of,

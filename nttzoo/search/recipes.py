@@ -10,10 +10,11 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from nttzoo._util.checks import check_choice
 from nttzoo.architectures import ARCHITECTURES
 from nttzoo.data import SOURCES
 from nttzoo.errors import OptionError, UnknownName
-from nttzoo.ntk.api import Tangents, check_choice
+from nttzoo.ntk.api import Tangents
 from nttzoo.registry import Registry
 from nttzoo.search.objective import LossCoefficients
 from nttzoo.sparsity.density import check_density

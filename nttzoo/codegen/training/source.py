@@ -1,0 +1,81 @@
+"""The C source of a training step: shared kernels, one function per node and direction, and a driver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nttzoo.codegen.training import driver, emit, kernels, memory
+from nttzoo.codegen.training.graph import Graph
+
+WIDEST = {16: 14, 8: 10, 4: 10, 1: 4}  # vectors of a tile, by examples in a block: as many as registers hold
+
+
+@dataclass(frozen=True)
+class TrainingSource:
+    """C text for a graph and a block size; `arena`: vectors that one thread needs."""
+
+    code: str
+    arena: int
+    block: int
+    inputs: int
+    outputs: int
+
+
+def write(graph: Graph, *, block: int, channels: int) -> tuple[str, memory.Memory]:
+    """(everything but the driver, where the values lie)."""
+    places = memory.lay_out(graph, block)
+    emitter = emit.Emitter(graph, places, block=block, widest=WIDEST[block])
+    nodes = [emitter.node(node) for node in graph.nodes]
+    names = [emitter.names[node] for node in graph.nodes]
+    source = places.activations[graph.source] + graph.source.addresses().ravel()[graph.input_order]
+    target = places.activations[graph.target] + graph.target.addresses().ravel()[graph.output_order]
+    gradient = places.gradients[graph.target] + graph.target.addresses(gradient=True).ravel()[graph.output_order]
+    used = emitter.functions
+    used |= {needed for name in used for needed in kernels.NEEDS.get(name, ())}
+    parts = [
+        f"#define BLOCK {block}",
+        f"#define ARENA {places.size}",
+        f"#define INPUTS {len(source)}",
+        f"#define CHANNELS {channels}",
+        f"#define OUTPUTS {len(target)}",
+        kernels.VECTORS,
+        kernels.MATH,
+        *(text for name, text in kernels.FUNCTIONS.items() if name in used),
+        *([kernels.DROPOUT] if "dropout" in used else []),
+        *([kernels.ROOT] if "root" in used else []),
+        kernels.FINISH,
+        kernels.tiles(emitter.widths),
+        kernels.DOTS,
+        kernels.POOL_2X2,
+        driver.STRUCTS,
+        *emitter.tables,
+        *nodes,
+        _table("input_place", source),
+        _table("output_place", target),
+        _table("output_gradient", gradient),
+        _calls("forward", names),
+        _calls("backward", names[::-1]),
+        driver.LOAD,
+        driver.LOSS,
+        driver.UPDATE,
+    ]
+    return "\n".join(parts), places
+
+
+def _table(name: str, values: np.ndarray) -> str:
+    return f"static const int32_t {name}[{len(values)}] = {{{', '.join(map(str, values.tolist()))}}};"
+
+
+def _calls(direction: str, names: list[str]) -> str:
+    calls = "\n".join(f"    {name}_{direction}(m, net, at);" for name in names)
+    return f"static void {direction}(vec *m, const struct net *net, const struct block *at) {{\n{calls}\n}}\n"
+
+
+def host_source(graph: Graph, *, block: int, channels: int, name: str = "training") -> TrainingSource:
+    """The source of a library that trains on this machine, with threads."""
+    text, places = write(graph, block=block, channels=channels)
+    head = "#include <stdint.h>\n#define RESTRICT restrict\n"
+    code = head + text + driver.HOST.replace("@NAME@", name)
+    return TrainingSource(code, places.size, block, graph.source.size, graph.target.size)

@@ -1,0 +1,163 @@
+"""From an NNX model to a program whose weights are numbers: which parameter each of them is.
+
+The model is exported with its parameters replaced by consecutive integers. Wherever one of these integers turns up in
+the graph, that parameter is used there, whatever transposes lie between. A parameter that does not turn up exactly once
+is used in some other way, for which there is no backward rule.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx
+from flax import nnx
+from google.protobuf.message import DecodeError
+
+from nttzoo import __version__, export, nn
+from nttzoo._util import files
+from nttzoo.codegen import build, frontend, optimise
+from nttzoo.codegen.ir import Conv, Linear, Program
+from nttzoo.errors import ExportError, RunError
+
+FIRST = 2**22 + 1  # an unlikely constant; integers up to 2**24 are exact in float32
+LIMIT = 2**24 - FIRST
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The trainable arrays of a model, flattened one behind the other."""
+
+    paths: tuple[Any, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    starts: tuple[int, ...]
+    size: int
+
+    @classmethod
+    def of(cls, model: nnx.Module) -> Parameters:
+        """The `nnx.Param` variables of a model in path order."""
+        state = nnx.to_flat_state(nnx.state(model, nnx.Param))
+        paths = tuple(path for path, _ in state)
+        shapes = tuple(tuple(value.shape) for _, value in state)
+        sizes = [int(np.prod(shape)) for shape in shapes]
+        starts = tuple(int(start) for start in np.cumsum([0, *sizes[:-1]]))
+        return cls(paths, shapes, starts, sum(sizes))
+
+    def name_at(self, index: int) -> str:
+        """The name of the parameter that holds the element at a flat index."""
+        return nn.path_name(self.paths[int(np.searchsorted(self.starts, index, side="right")) - 1])
+
+    def flatten(self, model: nnx.Module) -> np.ndarray:
+        """The model's parameters as one float32 vector."""
+        state = nnx.to_flat_state(nnx.state(model, nnx.Param))
+        return np.concatenate([np.zeros(0, np.float32), *(np.ravel(value[...]) for _, value in state)])
+
+    def survivors(self, model: nnx.Module) -> np.ndarray:
+        """Which elements of the vector are not pruned: bool [size]."""
+        kept = np.ones(self.size, bool)
+        masks: dict[Any, Any] = {path: layer for path, layer in nnx.iter_modules(model) if nn.is_masked(layer)}
+        for path, shape, start in zip(self.paths, self.shapes, self.starts, strict=True):
+            if path[-1] == "kernel" and path[:-1] in masks:
+                kept[start : start + int(np.prod(shape))] = np.ravel(masks[path[:-1]].mask[...])
+        return kept
+
+    def unflatten(self, values: np.ndarray) -> dict[Any, np.ndarray]:
+        """A vector as {path: array}."""
+        parts = zip(self.paths, self.shapes, self.starts, strict=True)
+        return {path: values[start : start + int(np.prod(shape))].reshape(shape) for path, shape, start in parts}
+
+    def assign(self, model: nnx.Module, values: np.ndarray) -> None:
+        """Replaces the model's parameters, in place, by those of a vector."""
+        arrays = self.unflatten(values)
+        state = nnx.to_flat_state(nnx.state(model, nnx.Param))
+        replaced = {path: value.replace(jnp.asarray(arrays[path])) for path, value in state}
+        nnx.update(model, nnx.from_flat_state(replaced))
+
+
+class _Dropout(nnx.Dropout):
+    """Dropout as the exporter knows it: without `rngs`."""
+
+    def __call__(self, inputs: Any, **_: Any) -> Any:
+        return nnx.Dropout.__call__(self, inputs)
+
+
+def trace(model: nnx.Module, input_shape: tuple[int, ...], *, dropout: bool) -> tuple[Program, Parameters]:
+    """The training program of a model, fused; its weights are `FIRST` plus the index of a parameter."""
+    plain = nn.densify(model)
+    plain.train()
+    for path, layer in nnx.iter_modules(plain):
+        if isinstance(layer, nnx.Dropout):
+            layer.__class__ = _Dropout
+            layer.deterministic = not dropout
+        elif isinstance(layer, nnx.BatchNorm):
+            raise ExportError(f"layer {nn.path_name(path)} (BatchNorm) couples the examples of a batch.")
+    parameters = Parameters.of(plain)
+    if parameters.size > LIMIT:
+        raise ExportError(f"the model has {parameters.size:,} parameters; up to {LIMIT:,} can be traced.")
+    for path, dtype in ((path, value.dtype) for path, value in nnx.to_flat_state(nnx.state(plain, nnx.Param))):
+        if dtype != np.float32:
+            raise ExportError(f"parameter {nn.path_name(path)} is {dtype}; only float32 models are compiled.")
+    parameters.assign(plain, np.arange(FIRST, FIRST + parameters.size, dtype=np.float32))
+    proto = _graph(plain, input_shape)
+    program = frontend.read(proto, training=True)
+    optimise.fuse(program)
+    _check_each_used_once(program, parameters)
+    return program, parameters
+
+
+def _graph(plain: nnx.Module, input_shape: tuple[int, ...]) -> onnx.ModelProto:
+    """The numbered model as ONNX, kept for next time: the exporter's start takes several seconds.
+
+    The key is what the model computes, its constants and parameters included, and who exports it.
+    """
+    versions = [__version__, *map(importlib.metadata.version, ("jax", "flax", "jax2onnx", "onnx"))]
+    one = jax.ShapeDtypeStruct((1, *input_shape), jnp.float32)
+    stochastic = nnx.clone(plain)
+    stochastic.eval()
+    computed = jax.make_jaxpr(lambda x: stochastic(x))(one)
+    rates = [f"{layer.rate} {layer.deterministic}" for _, layer in nnx.iter_modules(plain) if type(layer) is _Dropout]
+    text = re.sub(r"0x[0-9a-f]+", "", str(computed.jaxpr))
+    digest = hashlib.sha256("\0".join([text, *rates, *versions, str(input_shape)]).encode())
+    for constant in computed.consts:
+        digest.update(
+            np.asarray(constant).tobytes() if not jnp.issubdtype(constant.dtype, jax.dtypes.prng_key) else b""
+        )
+    file = build.cache_folder() / f"graph-{digest.hexdigest()[:32]}.onnx"
+    with suppress(OSError, DecodeError):
+        return onnx.load(file)
+    proto = export.graph_of(plain, ("B", *input_shape), opset=17, layout="NHWC", name="network")
+    with suppress(OSError, RunError):  # a cache that cannot be written is no reason not to train
+        file.parent.mkdir(parents=True, exist_ok=True)
+        files.write_bytes(file, proto.SerializeToString())
+    return proto
+
+
+def parameters_in(values: np.ndarray) -> np.ndarray:
+    """The flat indices of the parameters that an array of a traced program stands for; -1 for plain constants."""
+    found = np.asarray(values, np.float64)
+    return np.where(found >= FIRST, found - FIRST, -1).astype(np.int64)
+
+
+def _check_each_used_once(program: Program, parameters: Parameters) -> None:
+    uses = np.zeros(parameters.size, int)
+    for op in program.ops:
+        for field in ("weight", "bias", "scale", "shift"):
+            value = getattr(op, field, None)
+            if value is None:
+                continue
+            index = parameters_in(value)
+            if (index >= parameters.size).any():
+                raise ExportError(f"{op.name}: a parameter is changed before it is used.")
+            uses[np.unique(index[index >= 0])] += 1  # scales are broadcast
+            if field == "weight" and (index < 0).any() and isinstance(op, Conv | Linear):
+                raise ExportError(f"{op.name}: its weights are not the parameters of a layer.")
+    for wrong, what in ((uses > 1, "more than once"), (uses == 0, "in a way that has no backward rule")):
+        if wrong.any():
+            raise ExportError(f"parameter {parameters.name_at(int(np.argmax(wrong)))} is used {what}.")

@@ -1,0 +1,79 @@
+"""Trainings that outlive a kill: the state of `fit` in a folder, written whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nttzoo._util import files
+from nttzoo.data import Dataset
+from nttzoo.errors import TrainingError
+from nttzoo.training.config import TrainConfig
+from nttzoo.training.history import History
+
+SAVE_SECONDS = 30.0
+ARRAYS_LIMIT = 2**33
+_STATE, _ARRAYS = "training.json", "arrays.npz"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A training after some epochs."""
+
+    history: History
+    arrays: dict[str, np.ndarray]
+
+
+class Checkpoint:
+    """The folder of one training: whose it is, and its last saved state."""
+
+    def __init__(self, folder: Path, config: TrainConfig, data: Dataset, start: np.ndarray):
+        self.folder = folder
+        self._about = {
+            "config": {key: value for key, value in config.to_dict().items() if key not in ("engine", "epochs")},
+            "data": {"name": data.name, "images": len(data.train), "sha256": _digest(data.train.labels)},
+            "start": _digest(start),  # the weights that the training began with
+        }
+        self._saved = time.monotonic()
+
+    def read(self) -> Saved | None:
+        """The state to go on from; None if there is none.
+
+        Raises:
+          TrainingError: if the folder holds another training.
+          FileError: if a file of it was changed.
+        """
+        files.recover(self.folder)
+        if not (self.folder / files.MANIFEST).exists():
+            return None
+        files.verify(self.folder)
+        state = files.read_json(self.folder / _STATE)
+        for key, mine in self._about.items():
+            if state.get(key) != mine:
+                raise TrainingError(
+                    f"{self.folder} holds another training: its {key} is {state.get(key)}, not {mine}. Name another "
+                    "folder, or delete this one."
+                )
+        content = io.BytesIO(files.read_bytes(self.folder / _ARRAYS, limit=ARRAYS_LIMIT))
+        with np.load(content, allow_pickle=False) as arrays:
+            return Saved(History.from_dict(state["history"]), dict(arrays))
+
+    def write(self, history: History, arrays: dict[str, np.ndarray], *, now: bool) -> None:
+        """Saves a state, unless one was saved a moment ago; `now`: in any case."""
+        if not now and time.monotonic() - self._saved < SAVE_SECONDS:
+            return
+        content: Any = {**self._about, "history": history.to_dict()}
+        with files.new_folder(self.folder) as part:
+            np.savez(part / _ARRAYS, allow_pickle=False, **arrays)
+            files.write_text(part / _STATE, files.to_json(content))
+        self._saved = time.monotonic()
+
+
+def _digest(array: Any) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:16]

@@ -1,0 +1,112 @@
+"""How to train: `TrainConfig`, and the optimizers and losses that it can name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Integer
+
+from nttzoo._util.checks import check_choice, check_seed
+from nttzoo.errors import OptionError
+from nttzoo.registry import Registry
+
+Engine = Literal["auto", "jax", "c"]
+Loss = Callable[[Float[Array, "n classes"], Integer[Array, " n"]], Float[Array, " n"]]
+
+OPTIMIZERS: Registry[Callable[..., optax.GradientTransformation]] = Registry("optimizer")
+LOSSES: Registry[Loss] = Registry("loss")
+LOSSES.register("cross_entropy")(optax.softmax_cross_entropy_with_integer_labels)
+
+
+@OPTIMIZERS.register("adam")
+def _adam(learning_rate: float, *, momentum: float, weight_decay: float) -> optax.GradientTransformation:
+    if momentum:
+        raise OptionError(f"momentum is {momentum}; it is for optimizer 'sgd'. Adam has its own.")
+    return optax.adamw(learning_rate, weight_decay=weight_decay) if weight_decay else optax.adam(learning_rate)
+
+
+@OPTIMIZERS.register("sgd")
+def _sgd(learning_rate: float, *, momentum: float, weight_decay: float) -> optax.GradientTransformation:
+    descent = optax.sgd(learning_rate, momentum=momentum or None)
+    return optax.chain(optax.add_decayed_weights(weight_decay), descent) if weight_decay else descent
+
+
+@LOSSES.register("squared")
+def squared_loss(logits: Float[Array, "n classes"], labels: Integer[Array, " n"]) -> Float[Array, " n"]:
+    """Half the squared distance to the one-hot target, per example."""
+    return 0.5 * jnp.square(logits - jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype)).sum(-1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """How to train; the defaults are the paper's for MNIST and Fashion-MNIST (CIFAR-10: 600 epochs).
+
+    Args:
+      epochs: passes over the training images.
+      batch_size: images per step.
+      learning_rate: of a named optimizer.
+      optimizer: "adam", "sgd", or any optax transformation, which then brings its own learning rate.
+      momentum: of "sgd".
+      weight_decay: decoupled for "adam" (AdamW), an L2 term for "sgd".
+      loss: "cross_entropy", "squared", or a function (logits [n, classes], labels [n]) -> [n].
+      validation: fraction of the training images held out.
+      dropout: False leaves it out where a network has it; it slows a very sparse network down more than it helps.
+      seed: of the split, the order of images and dropout.
+      progress: whether to show a progress bar.
+      engine: "c" trains in compiled C, at the cost of the surviving weights; "jax" in JAX; "auto" in C on a CPU
+        where model, optimizer and loss allow it and the network is sparse.
+    """
+
+    epochs: int = 50
+    batch_size: int = 64
+    learning_rate: float = 1e-3
+    optimizer: str | optax.GradientTransformation = "adam"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    loss: str | Loss = "cross_entropy"
+    validation: float = 0.1
+    dropout: bool = True
+    seed: int = 0
+    progress: bool = True
+    engine: Engine = "auto"
+
+    def __post_init__(self) -> None:
+        if self.epochs < 0:
+            raise OptionError(f"epochs is {self.epochs}; it must be 0 or more.")
+        if not self.learning_rate > 0:
+            raise OptionError(f"learning_rate is {self.learning_rate}; it must be positive.")
+        if not 0 <= self.validation < 1:
+            raise OptionError(f"validation is {self.validation}; it is the fraction held out, in [0, 1).")
+        if not 0 <= self.momentum < 1:
+            raise OptionError(f"momentum is {self.momentum}; it must be in [0, 1).")
+        if not self.weight_decay >= 0:
+            raise OptionError(f"weight_decay is {self.weight_decay}; it must be 0 or more.")
+        check_choice("engine", self.engine, ("auto", "jax", "c"))
+        check_seed(self.seed)
+        if isinstance(self.optimizer, str):
+            self.make_optimizer()
+
+    def make_optimizer(self) -> optax.GradientTransformation:
+        """The optax transformation that the config names or holds."""
+        if isinstance(self.optimizer, str):
+            make = OPTIMIZERS[self.optimizer]
+            return make(self.learning_rate, momentum=self.momentum, weight_decay=self.weight_decay)
+        return self.optimizer
+
+    def make_loss(self) -> Loss:
+        """The loss per example that the config names or holds."""
+        return LOSSES[self.loss] if isinstance(self.loss, str) else self.loss
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: what results depend on; things of the user's own by their name."""
+        named = {key: value for key, value in asdict(self).items() if key != "progress"}
+        return {key: value if isinstance(value, int | float | str) else _name(value) for key, value in named.items()}
+
+
+def _name(value: Any) -> str:
+    return getattr(value, "__qualname__", type(value).__qualname__)

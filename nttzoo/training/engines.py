@@ -1,0 +1,202 @@
+"""What trains: JAX, or compiled C. Both take the same orders of images, so `fit` need not know which it has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from nttzoo import nn
+from nttzoo.data import Dataset, Labeled
+from nttzoo.errors import ExportError, NttzooError, TrainingError
+from nttzoo.sparsity import masks
+from nttzoo.training import jax_steps
+from nttzoo.training.config import TrainConfig
+
+# Above this fraction of surviving weights `auto` trains in JAX, whose dense products win again
+# (results/bench_train.json).
+SPARSE_BELOW = 0.3
+Arrays = dict[str, np.ndarray]
+
+
+class Trainer(Protocol):
+    """A network in training."""
+
+    engine: str
+
+    def begin_epoch(self, order: np.ndarray) -> None:
+        """An epoch begins, with these batches: indices of images [steps, batch]."""
+
+    def run(self, begin: int, end: int) -> None:
+        """Takes steps begin ... end - 1 of the epoch; raises `TrainingError` if a loss is not finite."""
+
+    def totals(self) -> tuple[float, int]:
+        """The sums of losses and of hits over the epoch up to now."""
+
+    def accuracy(self, part: Labeled) -> float:
+        """The fraction of images that it classifies correctly in evaluation mode; NaN without images."""
+
+    def update(self, model: nnx.Module) -> None:
+        """Gives the model the present weights."""
+
+    def state(self) -> Arrays:
+        """All that the next step depends on."""
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Goes on from such a state; raises `TrainingError` if it belongs to another network."""
+
+
+def make(model: nnx.Module, data: Dataset, train: Labeled, config: TrainConfig) -> tuple[Trainer, str]:
+    """(the trainer that the config asks for, why "auto" did not take the compiled one)."""
+    if config.engine == "jax":
+        return JaxTrainer(model, data, train, config), ""
+    try:
+        if config.engine == "auto":
+            _check_worthwhile(model)
+        return CTrainer(model, data, train, config), ""
+    except NttzooError as error:
+        if config.engine == "c":
+            raise
+        return JaxTrainer(model, data, train, config), f"not in C: {error}"
+
+
+def _check_worthwhile(model: nnx.Module) -> None:
+    if jax.default_backend() != "cpu":
+        raise ExportError(f"JAX has a {jax.default_backend()} to train on.")
+    if not any(nn.is_masked(layer) for _, layer in nnx.iter_modules(model)):
+        raise ExportError("the network is dense.")
+    density = masks.density_report(model).total.density
+    if density > SPARSE_BELOW:
+        raise ExportError(f"{density:.0%} of the weights survive; above {SPARSE_BELOW:.0%} JAX is as fast.")
+
+
+class JaxTrainer:
+    """Training in JAX: any model, loss and optax transformation."""
+
+    engine = "jax"
+
+    def __init__(self, model: nnx.Module, data: Dataset, train: Labeled, config: TrainConfig):
+        work = nnx.clone(model)
+        work.train()
+        if not config.dropout:
+            work.set_attributes(nnx.Dropout, deterministic=True, raise_if_not_found=False)
+        if nnx.to_flat_state(nnx.state(work, nnx.RngState)).paths:
+            nnx.reseed(work, default=config.seed, dropout=config.seed)
+        graph, params, rest = nn.split_params(work)
+        optimizer = config.make_optimizer()
+        self._run = jax.jit(partial(jax_steps.run_steps, graph, optimizer, config.make_loss()))
+        self._data = (
+            jnp.asarray(train.images),
+            jnp.asarray(train.labels),
+            (jnp.asarray(data.mean), jnp.asarray(data.std)),
+        )
+        self._evaluate = jax_steps.make_evaluator(work, data)
+        self._state = jax_steps.start(params, rest, optimizer)
+
+    def begin_epoch(self, order: np.ndarray) -> None:
+        self._order = jnp.asarray(order)
+        self._state = replace(self._state, loss=jnp.zeros(()), correct=jnp.zeros((), jnp.int32))
+
+    def run(self, begin: int, end: int) -> None:
+        after = jax.block_until_ready(self._run(self._state, *self._data, self._order, begin, end))
+        if not np.isfinite(float(after.loss)):
+            raise TrainingError(f"the loss is not finite in steps {begin + 1} to {end} of the epoch.")
+        self._state = after
+
+    def totals(self) -> tuple[float, int]:
+        return float(self._state.loss), int(self._state.correct)
+
+    def accuracy(self, part: Labeled) -> float:
+        return self._evaluate(self._state.params, self._state.rest, part)
+
+    def update(self, model: nnx.Module) -> None:
+        nnx.update(model, self._state.params, self._state.rest)
+
+    def state(self) -> Arrays:
+        return {f"{i:05d}": _to_numpy(leaf) for i, leaf in enumerate(jax.tree.leaves(self._state))}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        leaves, tree = jax.tree.flatten(self._state)
+        saved = [state.get(f"{i:05d}") for i in range(len(leaves))]
+        if len(state) != len(leaves) or any(
+            new is None or new.shape != _to_numpy(old).shape or new.dtype != _to_numpy(old).dtype
+            for old, new in zip(leaves, saved, strict=True)
+        ):
+            raise TrainingError("the saved state belongs to another network.")
+        pairs = zip(leaves, saved, strict=True)
+        self._state = jax.tree.unflatten(tree, [_from_numpy(old, new) for old, new in pairs])
+
+
+def _to_numpy(leaf: Any) -> np.ndarray:
+    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jax.random.key_data(leaf)
+    return np.asarray(leaf)
+
+
+def _from_numpy(like: Any, value: Any) -> Any:
+    if jax.dtypes.issubdtype(like.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(value, impl=jax.random.key_impl(like))
+    return jnp.asarray(value)
+
+
+class CTrainer:
+    """Training in compiled C, at the cost of the surviving weights."""
+
+    engine = "c"
+
+    def __init__(self, model: nnx.Module, data: Dataset, train: Labeled, config: TrainConfig):
+        from nttzoo.codegen import training as compiled
+
+        for what, value in (("optimizer", config.optimizer), ("loss", config.loss)):
+            if not isinstance(value, str):
+                raise ExportError(f"the {what} is one of your own.")
+        rule = compiled.UpdateRule(
+            kind=str(config.optimizer), momentum=config.momentum, weight_decay=config.weight_decay
+        )
+        self._step = compiled.compile_training(
+            model,
+            optimizer=rule,
+            learning_rate=config.learning_rate,
+            loss=str(config.loss),
+            dropout=config.dropout,
+            seed=config.seed,
+            input_shape=tuple(data.input_shape),
+        )
+        # The same floats as `data.standardize` gives, by table.
+        levels = np.arange(256, dtype=np.uint8)[:, None].repeat(data.input_shape[-1], 1)
+        self._levels = np.ascontiguousarray(np.asarray(data.standardize(levels), np.float32).T)
+        self._batch = self._step.batch(train.images, train.labels, self._levels)
+
+    def begin_epoch(self, order: np.ndarray) -> None:
+        self._order = order
+        self._losses: list[np.ndarray] = []
+        self._hits = 0
+
+    def run(self, begin: int, end: int) -> None:
+        losses, hits = self._step.run(self._batch, self._order[begin:end])
+        self._losses.append(losses)
+        self._hits += int(hits.sum())
+
+    def totals(self) -> tuple[float, int]:
+        return float(np.concatenate(self._losses).sum()), self._hits
+
+    def accuracy(self, part: Labeled) -> float:
+        if not len(part):
+            return float("nan")
+        _, hits = self._step.evaluate(self._step.batch(part.images, part.labels, self._levels))
+        return hits / len(part)
+
+    def update(self, model: nnx.Module) -> None:
+        self._step.update(model)
+
+    def state(self) -> Arrays:
+        return self._step.state()
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        self._step.restore(state)
