@@ -233,14 +233,14 @@ class _Lowering:
         address[needed] = np.arange(np.count_nonzero(needed))
         buffer = self.new_buffer(op.output, int(np.count_nonzero(needed)))
         constant = needed.copy()
-        for place in op.places:
-            constant[place] = False
+        for filled in op.places:
+            constant[filled] = False
         if constant.any():
             values = op.fill.ravel()[constant]
             self.steps.append(Fills(f"{op.name}.constants", [], buffer, [], address[constant], values))
-        for source, place in zip(sources, op.places, strict=True):
-            wanted = needed[place]
-            runs = find_runs([source.address.ravel()[wanted], address[place[wanted]]])
+        for source, filled in zip(sources, op.places, strict=True):
+            wanted = needed[filled]
+            runs = find_runs([source.address.ravel()[wanted], address[filled[wanted]]])
             self.steps.append(Runs(op.name, [source.buffer], buffer, [], runs, False))
         return Tensor(buffer, address.reshape(shape))
 

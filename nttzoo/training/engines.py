@@ -90,6 +90,7 @@ class JaxTrainer:
             nnx.reseed(work, default=config.seed, dropout=config.seed)
         graph, params, rest = nn.split_params(work)
         optimizer = config.make_optimizer()
+        self._learning_rate = config.learning_rate
         self._run = jax.jit(partial(jax_steps.run_steps, graph, optimizer, config.make_loss()))
         self._data = (
             jnp.asarray(train.images),
@@ -106,7 +107,10 @@ class JaxTrainer:
     def run(self, begin: int, end: int) -> None:
         after = jax.block_until_ready(self._run(self._state, *self._data, self._order, begin, end))
         if not np.isfinite(float(after.loss)):
-            raise TrainingError(f"the loss is not finite in steps {begin + 1} to {end} of the epoch.")
+            raise TrainingError(
+                f"the loss is not finite in steps {begin + 1} to {end} of the epoch. Try a smaller learning rate than "
+                f"{self._learning_rate:g}."
+            )
         self._state = after
 
     def totals(self) -> tuple[float, int]:
@@ -169,8 +173,8 @@ class CTrainer:
             input_shape=tuple(data.input_shape),
         )
         # The same floats as `data.standardize` gives, by table.
-        levels = np.arange(256, dtype=np.uint8)[:, None].repeat(data.input_shape[-1], 1)
-        self._levels = np.ascontiguousarray(np.asarray(data.standardize(levels), np.float32).T)
+        levels = np.arange(256, dtype=np.uint8).reshape(256, 1, 1, 1).repeat(data.input_shape[-1], -1)
+        self._levels = np.ascontiguousarray(np.asarray(data.standardize(levels), np.float32).reshape(256, -1).T)
         self._batch = self._step.batch(train.images, train.labels, self._levels)
 
     def begin_epoch(self, order: np.ndarray) -> None:

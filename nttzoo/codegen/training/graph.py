@@ -290,9 +290,9 @@ class _Resolver:
 
     def absorb(self, op: Op, node: Node | None, what: str, values: np.ndarray, order: np.ndarray) -> None:
         """Gives a normalization its scale or bias: parameters that are the same all over each plane."""
-        index = np.empty(order.size, np.int64)
-        index[order.ravel()] = parameters_in(values).ravel()
-        index = index.reshape(node.target.planes[0] if node else 1, -1)
+        flat = np.empty(order.size, np.int64)
+        flat[order.ravel()] = parameters_in(values).ravel()
+        index = flat.reshape(node.target.planes[0] if node else 1, -1)
         if (
             not isinstance(node, Normalization)
             or node.target.readers

@@ -1,0 +1,129 @@
+"""`fit` in compiled C and in JAX: the same training; and trainings that go on after a kill."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from nttzoo import nn
+from nttzoo.architectures import create
+from nttzoo.data import from_arrays
+from nttzoo.errors import ExportError, FileError, TrainingError
+from nttzoo.sparsity.pruning import prune
+from nttzoo.training import TrainConfig, engines, fit, loop
+
+pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 260)
+    images = rng.integers(0, 90, (260, 6, 6, 2)) + 50 * labels[:, None, None, None]
+    images, labels = images.astype(np.uint8), labels.astype(np.uint8)
+    return from_arrays(images[:200], labels[:200], images[200:], labels[200:], name="blobs")
+
+
+def network(density=0.2):
+    model = create("lenet300", num_classes=3, input_shape=(6, 6, 2), rngs=0)
+    return prune(model, "random", density=density, key=1)
+
+
+def config(**options):
+    return TrainConfig(**{"epochs": 4, "batch_size": 16, "progress": False} | options)
+
+
+def weights(model):
+    return np.concatenate([np.ravel(v[...]) for _, v in nnx.to_flat_state(nnx.state(model, nnx.Param))])
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 1e-3, "loss": "squared"}]
+)
+def test_both_engines_train_alike(data, options):
+    models = {engine: network() for engine in ("c", "jax")}
+    histories = {engine: fit(model, data, config(engine=engine, **options)) for engine, model in models.items()}
+    kept = np.concatenate([np.ravel(layer.mask[...]) for layer in nn.masked_layers(models["c"]).values()])
+    assert kept.mean() == pytest.approx(0.2, abs=0.01)
+    x = data.standardize(data.test.images)
+    np.testing.assert_allclose(models["c"](x), models["jax"](x), atol=2e-4)
+    for name in ("train_loss", "train_accuracy", "validation_accuracy", "test_accuracy"):
+        np.testing.assert_allclose(getattr(histories["c"], name), getattr(histories["jax"], name), atol=1e-4)
+    assert [histories[engine].engine for engine in ("c", "jax")] == ["c", "jax"]
+
+
+def test_auto_takes_c_for_sparse_networks_and_says_why_not_otherwise(data):
+    assert fit(network(), data, config(epochs=1)).engine == "c"
+    cases = {
+        "dense": (create("lenet300", num_classes=3, input_shape=(6, 6, 2), rngs=0), {}, "100% of the weights survive"),
+        "own": (network(), {"optimizer": optax.lion(1e-3)}, "optimizer is one of your own"),
+    }
+    for model, options, why in cases.values():
+        history = fit(model, data, config(epochs=1, **options))
+        assert history.engine == "jax"
+        assert why in history.engine_note
+
+
+def test_without_a_compiler_jax_trains(data, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CC", raising=False)
+    history = fit(network(), data, config(epochs=1))
+    assert history.engine == "jax"
+    assert "there is no C compiler" in history.engine_note
+    with pytest.raises(ExportError, match="there is no C compiler"):
+        fit(network(), data, config(epochs=1, engine="c"))
+
+
+@pytest.mark.parametrize("engine", ["c", "jax"])
+def test_a_killed_training_goes_on_bit_for_bit(data, engine, tmp_path, monkeypatch):
+    whole, resumed = network(), network()
+    expected = fit(whole, data, config(engine=engine))
+    monkeypatch.setattr(loop.Checkpoint.__init__.__globals__["time"], "monotonic", iter(range(0, 10**6, 100)).__next__)
+    make = engines.make
+
+    def dying(*given):
+        trainer, note = make(*given)
+        begin, epochs = trainer.begin_epoch, []
+
+        def begin_epoch(order):
+            epochs.append(1)
+            if len(epochs) == 3:
+                raise KeyboardInterrupt
+            begin(order)
+
+        trainer.begin_epoch = begin_epoch
+        return trainer, note
+
+    monkeypatch.setattr(engines, "make", dying)
+    with pytest.raises(KeyboardInterrupt):
+        fit(resumed, data, config(engine=engine), checkpoint=tmp_path / "state")
+    monkeypatch.setattr(engines, "make", make)
+    again = network()
+    history = fit(again, data, config(engine=engine), checkpoint=tmp_path / "state")
+    np.testing.assert_array_equal(weights(again), weights(whole))
+    assert history.train_loss == expected.train_loss
+    assert history.test_accuracy == expected.test_accuracy
+    finished = network()
+    assert fit(finished, data, config(engine=engine), checkpoint=tmp_path / "state").seconds == history.seconds
+    np.testing.assert_array_equal(weights(finished), weights(whole))
+
+
+def test_a_checkpoint_of_another_training_or_a_damaged_one_is_refused(data, tmp_path):
+    folder = tmp_path / "state"
+    fit(network(), data, config(engine="c"), checkpoint=folder)
+    with pytest.raises(TrainingError, match="holds another training: its config"):
+        fit(network(), data, config(engine="c", learning_rate=2e-3), checkpoint=folder)
+    with pytest.raises(TrainingError, match="holds another training: its start"):
+        fit(network(0.1), data, config(engine="c"), checkpoint=folder)
+    with pytest.raises(TrainingError, match="was trained with engine 'c', this would be 'jax'"):
+        fit(network(), data, config(engine="jax"), checkpoint=folder)
+    arrays = folder / "arrays.npz"
+    content = bytearray(arrays.read_bytes())
+    content[200] ^= 1
+    arrays.write_bytes(content)
+    with pytest.raises(FileError, match=r"arrays\.npz"):
+        fit(network(), data, config(engine="c"), checkpoint=folder)
