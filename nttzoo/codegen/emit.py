@@ -140,7 +140,7 @@ class Writer:
     def table(self, name: str, values: Sequence[Any] | np.ndarray, kind: str) -> str:
         """A constant array."""
         if len(values) >= SHARED_FROM:
-            content = np.asarray(values).tobytes()
+            content = np.asarray(values, np.float32 if kind == "float" else np.int64).tobytes()
             first = self.tables.setdefault((kind, content), name)
             if first != name:
                 return f"#define {name} {first}"

@@ -280,6 +280,18 @@ def test_weights_of_a_recurrent_layer_are_in_the_c_once():
     assert long - short < 2 * 4 * weights  # four more copies would be twice as much
 
 
+def test_tables_of_zeros_of_two_lengths_are_two_tables(cache):
+    # Biases come as lists of doubles or as arrays of float32: 16 of these are as many bytes as 32 of those.
+    graph = Graph((16,))
+    for inputs, outputs, density in ((16, 16, 0.2), (16, 32, 1.0)):
+        graph.density = density
+        graph.add("Gemm", graph.weight(inputs, outputs), graph.constant(np.zeros(outputs, np.float32))).add("Tanh")
+    code = codegen.source_of(graph.proto(), "net")[0].code
+    assert "_bias[16] = {" in code
+    assert "_bias[32] = {" in code
+    check(graph.proto(), cache)
+
+
 def test_sequences_of_several_lengths_are_refused():
     class Net(Recurrent):
         def __call__(self, x):
