@@ -268,12 +268,17 @@ def publish(options: argparse.Namespace) -> None:
     """Makes entries of comparisons and prints their names."""
     from nttzoo import data
     from nttzoo.experiments import comparison as comparisons
-    from nttzoo.experiments import publish
+    from nttzoo.experiments import entries, publish
 
-    if not options.comparison and not options.runtimes:
-        raise OptionError("name a comparison to publish, or measured times with --runtimes.")
-    if options.comparison and not options.runs:
-        raise OptionError("name the folder of the comparison's searches with --runs.")
+    if not options.comparison and not options.runtimes and not options.results:
+        raise OptionError("name a comparison to publish, results with --results, or measured times with --runtimes.")
+    if (options.comparison or options.results) and not options.runs:
+        raise OptionError("name the folder of the searches with --runs.")
+    if options.results:
+        where = {"data_dir": options.data_dir, "download": options.download}
+        places: dict[str, Any] = {"runs": [Path(options.runs)], "home": Path(options.home), "only": options.only}
+        for entry in entries.publish(Path(options.results), lambda name: data.load(name, **where), **places):
+            print(entry)
     for comparison in map(Path, options.comparison):
         name = comparisons.read(comparison)["comparison"]["data"]
         dataset = data.load(name, data_dir=options.data_dir, download=options.download)

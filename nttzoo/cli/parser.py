@@ -120,7 +120,9 @@ def make_parser() -> argparse.ArgumentParser:
 
     publish = _command(commands, "publish", does.publish, "make entries of the zoo from finished comparisons")
     publish.add_argument("comparison", nargs="*", help="JSON files of `nttzoo compare`")
-    publish.add_argument("--runs", metavar="FOLDER", help="where the comparison's searches are")
+    publish.add_argument("--results", metavar="FOLDER", help="results of `nttzoo reproduce`, such as results/reproduce")
+    publish.add_argument("--only", nargs="+", default=[], metavar="GLOB", help="of the results only these entries")
+    publish.add_argument("--runs", metavar="FOLDER", help="where the searches are, and the weights of results")
     publish.add_argument("--runtimes", metavar="FILE", help="enter what `scripts/bench.py runtime NAME ...` measured")
     publish.add_argument("--home", metavar="FOLDER", default=".", help="the zoo's folder (default: this one)")
     _data_options(publish)

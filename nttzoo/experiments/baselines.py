@@ -62,19 +62,24 @@ def scoring_batch(data: Dataset, seed: int) -> tuple[Array, Array]:
     return data.standardize(images), jnp.asarray(labels)
 
 
-def make_network(
-    model: str,
+def make_network(model: str, data: Dataset, *, seed: int = 0, method: str = "dense", **pruned: Any) -> Any:
+    """Creates an architecture for the data set and prunes it by a method (see `prune_network`)."""
+    network = architectures.create(model, num_classes=data.num_classes, input_shape=data.input_shape, rngs=seed)
+    network.input_spec = data.input_spec
+    return prune_network(network, data, seed=seed, method=method, **pruned)
+
+
+def prune_network(
+    network: Any,
     data: Dataset,
     *,
-    method: str = "dense",
+    method: str,
+    seed: int,
     density: Density = 1.0,
     scheme: str = "layerwise",
     exclude: Sequence[str] = (),
-    seed: int = 0,
 ) -> Any:
-    """Creates an architecture for the data set and prunes it by a method ("dense": not at all)."""
-    network = architectures.create(model, num_classes=data.num_classes, input_shape=data.input_shape, rngs=seed)
-    network.input_spec = data.input_spec
+    """Prunes a network in place by a method ("dense": not at all), which may see a batch of the training images."""
     if method != "dense":
         where: dict[str, Any] = {"density": density, "scheme": scheme, "exclude": exclude}
         pruning.prune(network, method, **where, batch=scoring_batch(data, seed), key=seed)

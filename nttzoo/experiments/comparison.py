@@ -283,8 +283,9 @@ def _train(
         else:
             trained = _train_control(comparison, case, search.load_student(folder)[0], dataset, config)
     else:
+        network = baselines.make_network(comparison.model, dataset, seed=case["seed"])
         began = time.perf_counter()
-        network = baselines.make_network(comparison.model, dataset, seed=case["seed"], **made)
+        baselines.prune_network(network, dataset, seed=case["seed"], **made)
         seconds = time.perf_counter() - began
         if "control" in case:
             trained = _train_control(comparison, case, network, dataset, config)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,11 @@ def publish(file: Path, dataset: Dataset, *, runs: Path, home: Path) -> list[str
         for scheme in asked.schemes
         for density in asked.densities
     ]
+    return write_entries(entries, dataset, home)
+
+
+def write_entries(entries: Sequence[tuple[dict[str, Any], Path]], dataset: Dataset, home: Path) -> list[str]:
+    """Writes entries, each from its metrics and the folder of its student with the trained weights; their names."""
     names = [metrics["name"] for metrics, _ in entries]
     # New manifests are made for all entries: one that was tampered with must not be blessed by that.
     zoo.verify(home, leave_out=names)

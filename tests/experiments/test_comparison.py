@@ -156,7 +156,8 @@ def test_a_failure_side_by_side_stops_the_rest_and_keeps_what_is_done(tmp_path, 
         history = training.History(*([0.5] for _ in range(5)))
         return baselines.Trained(None, {}, history, None, None)
 
-    monkeypatch.setattr(baselines, "make_network", lambda *args, **kwargs: None)
+    for name in ("make_network", "prune_network"):
+        monkeypatch.setattr(baselines, name, lambda *args, **kwargs: None)
     monkeypatch.setattr(baselines, "train_network", fails_at_two)
     out = tmp_path / "c.json"
     with pytest.raises(KeyboardInterrupt):

@@ -4,9 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nttzoo import architectures, cli, search
-from nttzoo.errors import BusyError, OptionError, UnknownName
-from nttzoo.experiments import controls, paper, plans, report, reproduce, students
+from nttzoo import architectures, cli, data, search
+from nttzoo.errors import BusyError, OptionError, RunError, UnknownName
+from nttzoo.experiments import controls, entries, paper, plans, report, reproduce, students
 from nttzoo.experiments.cases import Case
 from nttzoo.nn import masked_layers
 from nttzoo.sparsity import pruning
@@ -156,6 +156,21 @@ def test_the_report_holds_the_measured_numbers_and_says_what_the_controls_cost(w
         if control:
             assert f"[{100 * (accuracy - found['']):+.2f}]" in text
     assert "## Is NTT ahead?" in text
+
+
+def test_the_best_student_of_each_kind_is_published_with_its_curves(workplace, tmp_path):
+    place, cases, _ = workplace
+    reproduce.run([cases[0], Case(**SMOKE, method="random", density=0.05)], place, say=list)
+    names = entries.publish(place.results, data.load, runs=place.runs, home=tmp_path)
+    assert names == ["lenet300-mnist5k-5pct-layerwise"]
+    told = json.loads((tmp_path / "models" / names[0] / "metrics.json").read_text())
+    measured = json.loads(cases[0].file(place.results).read_text())
+    assert told["chosen"]["test_accuracy"] == measured["test_accuracy"]
+    assert [row["method"] for row in told["compared"]] == ["ntt", "random"]
+    assert told["history"]["test_accuracy"] == [round(v, 5) for v in measured["history"]["test_accuracy"]]
+    assert told["recipe"]["mask_every"] == 20
+    with pytest.raises(RunError, match="no trained student"):
+        entries.publish(place.results, data.load, runs=[tmp_path], home=tmp_path)
 
 
 def test_the_command_lists_and_runs(tmp_path, capsys, monkeypatch):
