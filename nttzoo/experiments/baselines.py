@@ -119,11 +119,19 @@ def train_student(folder: Path, data: Dataset, config: training.TrainConfig) -> 
 
 
 def train_network(
-    network: nnx.Module, data: Dataset, config: training.TrainConfig, settings: dict[str, Any]
+    network: nnx.Module,
+    data: Dataset,
+    config: training.TrainConfig,
+    settings: dict[str, Any],
+    *,
+    checkpoint: Path | None = None,
 ) -> Trained:
-    """Counts and trains a network, in place; `settings` says where it comes from."""
+    """Counts and trains a network, in place; `settings` says where it comes from.
+
+    `checkpoint` is a folder that lets a killed training go on (see `nttzoo.fit`).
+    """
     report, counted = masks.density_report(network), cost.speedup(network)
-    history = training.fit(network, data, config)
+    history = training.fit(network, data, config, checkpoint=checkpoint)
     how = {name: value for name, value in asdict(config).items() if isinstance(value, str | int | float)}
     how.pop("progress")
     return Trained(network, {**settings, "data": data.name, **how}, history, report, counted)

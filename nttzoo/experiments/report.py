@@ -92,9 +92,8 @@ def _beside(part: list[Result], theirs: dict[str, dict[float, tuple[float, float
 def _claims(found: list[Result]) -> str:
     """The statements that the numbers decide."""
     rows = []
-    plain = longest(where(found, control=""))
-    kinds = grouped(plain, lambda r: (r.model, r.data, r.scheme, r.density, r.dropout))
-    for (model, data, scheme, density, dropout), group in kinds.items():
+    kinds = grouped(where(found, control=""), lambda r: (r.model, r.data, r.scheme, r.density, r.name.split("/")[1]))
+    for (model, data, scheme, density, training), group in kinds.items():
         by_method = {key[0]: cell for key, cell in cells(group, "method")}
         searched = {m: c for m, c in by_method.items() if m in ("ntt", "gradual")}
         others = {m: c for m, c in by_method.items() if m not in ("ntt", "gradual", "dense")}
@@ -102,9 +101,6 @@ def _claims(found: list[Result]) -> str:
             continue
         best, cell = max(searched.items(), key=lambda pair: pair[1].mean)
         rival, second = max(others.items(), key=lambda pair: pair[1].mean)
-        epochs = {c.results[0].epochs for c in (cell, second)}
-        if len(epochs) > 1:
-            continue  # not trained alike
         ahead = cell.mean - second.mean
         theirs = (paper.LAYERWISE if scheme == "layerwise" else paper.GLOBAL if scheme == "global" else {}).get(
             data, {}
@@ -112,7 +108,7 @@ def _claims(found: list[Result]) -> str:
         told = theirs.get("ntt", {}).get(density) if model == "conv4" else None
         rows.append(
             (
-                f"{model} {data} {100 * density:g} % {scheme}{'' if dropout else ', no dropout'}",
+                f"{model} {data} {100 * density:g} % {scheme}, {training}",
                 f"{paper.title(best)} {cell}",
                 f"{paper.title(rival)} {second}",
                 f"{ahead:+.2f}",

@@ -6,6 +6,7 @@ work on one plan; a case that another process is at work on is left to it.
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -155,7 +156,9 @@ def _train(case: Case, place: Workplace, source: Source | None) -> None:
     network = students.network(case, dataset, source)
     start = nnx.clone(network)
     settings: dict[str, Any] = {"model": case.model, "method": case.method, "scheme": case.scheme}
-    trained = baselines.train_network(network, dataset, case.training, settings)
+    unfinished = place.runs[0] / "training" / case.name
+    unfinished.parent.mkdir(parents=True, exist_ok=True)
+    trained = baselines.train_network(network, dataset, case.training, settings, checkpoint=unfinished)
     content = trained.to_dict()
     result = {
         "case": case.to_dict(),
@@ -163,6 +166,7 @@ def _train(case: Case, place: Workplace, source: Source | None) -> None:
         "student": source.about if source else None,
         "layers": [asdict(layer) for layer in trained.density.layers],
         "speedup": content["speedup"],
+        "engine": trained.history.engine,
         "history": content["history"],
         **provenance.origin(),
     }
@@ -174,3 +178,4 @@ def _train(case: Case, place: Workplace, source: Source | None) -> None:
         about |= {"train_epochs": case.training.epochs, "test_accuracy": content["test_accuracy"]}
         search.save_student(folder / "trained", network, about)
     provenance.write_json(case.file(place.results), result)
+    shutil.rmtree(unfinished, ignore_errors=True)

@@ -11,6 +11,7 @@ from nttzoo.experiments.cases import Case
 from nttzoo.nn import masked_layers
 from nttzoo.sparsity import pruning
 from nttzoo.training import TrainConfig
+from nttzoo.training.checkpoint import Checkpoint
 
 SMOKE = {"model": "lenet300", "data": "mnist5k", "training": TrainConfig(epochs=1)}
 
@@ -110,6 +111,31 @@ def test_a_plan_goes_on_where_it_stopped_with_one_search(workplace, monkeypatch)
     np.testing.assert_array_equal(start.linear1.masked_kernel(), found.linear1.masked_kernel())
     np.testing.assert_array_equal(trained.linear1.mask[...], found.linear1.mask[...])
     assert (trained.linear1.masked_kernel() != start.linear1.masked_kernel()).any()
+
+
+def test_a_killed_training_goes_on(workplace, monkeypatch, tmp_path):
+    place, _, _ = workplace
+    case = Case(**{**SMOKE, "training": TrainConfig(epochs=3)}, method="magnitude", density=0.05)
+    whole = reproduce.Workplace(tmp_path / "whole", (tmp_path,))
+    reproduce.run([case], whole, say=list)
+    real, epochs = Checkpoint.write, []
+
+    def killed(self, history, arrays, *, now):
+        real(self, history, arrays, now=True)
+        epochs.append(1)
+        if len(epochs) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Checkpoint, "write", killed)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce.run([case], place, say=list)
+    assert not case.file(place.results).exists()
+    reproduce.run([case], place, say=list)
+    assert len(epochs) == 3, "the first two epochs are not trained again"
+    again, once = (json.loads(case.file(p.results).read_text()) for p in (place, whole))
+    assert again["history"]["test_accuracy"] == once["history"]["test_accuracy"]
+    assert again["engine"] in ("jax", "c")
+    assert not (place.runs[0] / "training" / case.name).exists()
 
 
 def test_a_student_is_taken_only_from_the_same_search(workplace):
