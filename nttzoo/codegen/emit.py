@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -90,6 +89,17 @@ _COMBINED = {
 }
 
 
+def _filled(words: list[str]) -> str:
+    """Words with commas in indented lines of at most 116 letters; `textwrap` takes seconds for a large table."""
+    lines, line = [], "   "
+    for word in [*(f"{word}," for word in words[:-1]), words[-1]]:
+        if len(line) + len(word) + 1 > 116:
+            lines.append(line)
+            line = "   "
+        line += f" {word}"
+    return "\n".join([*lines, line])
+
+
 class Writer:
     """Collects the kernels that the steps need, and counts the bytes of their tables."""
 
@@ -147,16 +157,20 @@ class Writer:
         values = list(values) or [0]  # C has no empty arrays
         self.table_bytes += len(values) * {"uint16_t": 2, "uint32_t": 4, "int32_t": 4, "float": 4}[kind]
         written = [float_literal(value) if kind == "float" else str(int(value)) for value in values]
-        rows = textwrap.fill(", ".join(written), 116, initial_indent="    ", subsequent_indent="    ")
+        rows = _filled(written)
         return f"static const {kind} {name}[{len(values)}] = {{\n{rows}\n}};"
 
-    def weighted(self, name: str, rows: Rows) -> tuple[list[str], str]:
-        """The tables of rows (bias, places, weights), and "16" or "32": the bits of a place."""
+    def weighted(self, name: str, rows: Rows, alike: bool = False) -> tuple[list[str], str]:
+        """The tables of rows (bias, places, weights), and "16" or "32": the bits of a place.
+
+        Where all rows have their weights at the same places (`alike`), these are in the table once.
+        """
         bits = self.bits_of(rows)
         counts = [len(places) for _, places, _ in rows]
         kind = "uint16_t" if max(counts, default=0) < 2**16 else "uint32_t"
+        placed = [places for _, places, _ in (rows[:1] if alike else rows)]
         tables = [
-            self.table(f"{name}_place", [place for _, places, _ in rows for place in places], f"uint{bits}_t"),
+            self.table(f"{name}_place", np.concatenate([np.zeros(0, int), *placed]), f"uint{bits}_t"),
             self.table(f"{name}_weight", [weight for _, _, weights in rows for weight in weights], "float"),
             self.table(f"{name}_count", counts, kind),
             self.table(f"{name}_bias", [bias for bias, _, _ in rows], "float"),
@@ -170,7 +184,9 @@ class Writer:
     # Steps: (tables, lines of the function).
 
     def sums(self, step: Sums, name: str) -> tuple[list[str], list[str]]:
-        tables, bits = self.weighted(name, step.planes)
+        first = step.planes[0][1] if len(step.planes) > 1 else None
+        alike = first is not None and all(np.array_equal(first, places) for _, places, _ in step.planes)
+        tables, bits = self.weighted(name, step.planes, alike)
         self.kernels.add(f"sum{bits}")
         (height, width), row = step.size, step.row
         place, target, finish = f"y * {row}", "to", self.functions(step.after, "to", "n")
@@ -191,7 +207,7 @@ class Writer:
             f"        const int count = (int){name}_count[p];",
             f"        sum_planes_{bits}(in + y * {row}, {target}, place, 1, weight, count, {name}_bias[p], n);",
             *(f"        {line}" for line in finish),
-            "        place += count;",
+            *([] if alike else ["        place += count;"]),
             "        weight += count;",
             "    }",
             "}",
