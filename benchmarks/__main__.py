@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import codegen, coverage, estimators, ntk, plots, runtime, search, train
+from benchmarks import codegen, coverage, estimators, ntk, plots, runtime, search, selfcheck, train
 from nttzoo._util import provenance
 from nttzoo.cli import execute
 from nttzoo.errors import OptionError
@@ -24,13 +24,12 @@ def make_parser() -> argparse.ArgumentParser:
     bench.set_defaults(run=run)
     what = (
         "train: Conv-4 steps against PyTorch; ntk: kernel steps against neural-tangents; estimators: sampled outputs "
-        "against all; search: the loop itself; "
+        "against all; search: the loop itself; selfcheck: what the kernel's check of itself costs; "
         "runtime: sparse networks in ONNX Runtime, OpenVINO, DeepSparse and as C; codegen: what makes the C fast; "
         "coverage: which ONNX graphs become C"
     )
-    bench.add_argument(
-        "what", choices=["train", "ntk", "estimators", "search", "runtime", "codegen", "coverage"], help=what
-    )
+    names = ["train", "ntk", "estimators", "search", "selfcheck", "runtime", "codegen", "coverage"]
+    bench.add_argument("what", choices=names, help=what)
     bench.add_argument(
         "names",
         nargs="*",
@@ -64,6 +63,8 @@ def run(options: argparse.Namespace) -> None:
         result = estimators.run()
     elif options.what == "search":
         result = search.run()
+    elif options.what == "selfcheck":
+        result = selfcheck.run()
     elif options.what == "train":
         result = train.run(peer_python=options.peer_python)
     else:

@@ -17,7 +17,8 @@ from jax import lax
 from jax.extend.core import Literal
 from jaxtyping import Array, Shaped
 
-from nttzoo.dataflow.analysis import Analysis, Loop, Position, Site, called_program
+from nttzoo.dataflow.analysis import Analysis, Loop, called_program
+from nttzoo.dataflow.sites import Position, Site
 from nttzoo.nn.layers import Path, mask_p, merge_params, split_params
 from nttzoo.ops import convolution
 

@@ -94,6 +94,11 @@ def _one_hot(outputs: Outputs, y: Any, examples: int) -> Float[Array, "r n o"]:
     return rows.swapaxes(0, 1) if rows.ndim == 3 else jnp.broadcast_to(rows[:, None], (len(rows), examples, *y.shape))
 
 
+def hides_masks(model: nnx.Module, example: Array) -> bool:
+    """Whether masks are applied to what the forward pass computes: then only active tangents are defined."""
+    return bool(trace(model, example).analysis.hidden_masks)
+
+
 def _check_masks(model: nnx.Module, program: Program) -> None:
     if hidden := program.analysis.hidden_masks:
         raise ModelError(

@@ -21,8 +21,10 @@ from jaxtyping import Array, Float, Integer, Key, Num
 
 from nttzoo.errors import ModelError, OptionError
 from nttzoo.nn import Mask, Path, masked_layers, set_masks, sparsify, split_masked
-from nttzoo.ntk.api import check_inputs, empirical_ntk
+from nttzoo.ntk.api import Tangents, check_inputs, empirical_ntk
 from nttzoo.ntk.distance import entries, spread_outputs
+from nttzoo.ntk.factors import hides_masks
+from nttzoo.ntk.selfcheck import checked_shares
 from nttzoo.ntk.sharding import Exchange
 from nttzoo.search.config import EVALUATION_IMAGES, Plan, SearchConfig, Target
 from nttzoo.search.devices import AXIS
@@ -109,6 +111,11 @@ class Students:
         self.teacher_params = self._everywhere(params)
         example = preprocess(jnp.asarray(images[:2]))
         check_inputs(teacher, example, None)
+        # The teacher's masks are full: both kinds of tangents are the same, and "all" is faster where it is defined.
+        defined = self.recipe.tangents == "all" or not hides_masks(teacher, example[0])
+        self.teacher_tangents: Tangents = "all" if defined else "active"
+        for tangents in {self.teacher_tangents, self.recipe.tangents}:
+            checked_shares(teacher, example, active=tangents == "active")
         self.layers = allocation.describe(teacher, jax.ShapeDtypeStruct((1, *example.shape[1:]), example.dtype))
         self.groups = [self._groups(target, target.density) for target in config.targets]
         self.densities = [
@@ -232,7 +239,7 @@ class Students:
             own = None if outputs is None else self._own_part(outputs)
             if cached is None:
                 teacher = self.merged(teacher_params, self.full_masks)
-                seen = behavior(teacher, x, own, exchange=self.exchange)
+                seen = behavior(teacher, x, own, tangents=self.teacher_tangents, exchange=self.exchange)
             else:
                 seen = _looked_up(cached, mine, batch[len(batch) // 2 :], own, outputs)
             return tuple(self._step(s, p, seen, x, own) for s, p in zip(states, self.densities, strict=True))
@@ -291,7 +298,7 @@ class Students:
 
     def _teacher_on_all(self, images: np.ndarray) -> Behavior:
         x = self.preprocess(jnp.asarray(images))
-        return Behavior(nnx.clone(self.teacher)(x), empirical_ntk(self.teacher, x))
+        return Behavior(nnx.clone(self.teacher)(x), empirical_ntk(self.teacher, x, tangents=self.teacher_tangents))
 
 
 def _looked_up(cached: Behavior, mine: Array, columns: Array, own: Array | None, outputs: Array | None) -> Behavior:
