@@ -340,6 +340,9 @@ def check_inputs(model: nnx.Module, x1: Any, x2: Any) -> tuple[Array, Array]:
         raise ModelError(f"a kernel needs a model with outputs [n, o]; {type(model).__name__} gives {y}.")
     if not jax.tree.leaves(nnx.state(model, nnx.Param)):
         raise ModelError(f"{type(model).__name__} has no parameters (nnx.Param), and so no tangents.")
+    for path, parameter in nnx.to_flat_state(nnx.state(model, nnx.Param)):
+        if jnp.issubdtype(parameter[...].dtype, jnp.complexfloating):
+            raise ModelError(f"the parameter {path_name(path)} is complex; a kernel needs real parameters.")
     return x1, x2
 
 

@@ -353,6 +353,15 @@ def test_a_loop_without_derivatives_is_refused():
         empirical_ntk(model_with(body=body), jnp.asarray(X))
 
 
+def test_complex_parameters_are_refused():
+    def change(model):
+        model.a.kernel = nnx.Param(model.a.kernel[...] * 1j)
+
+    model = model_with(change=change, body=lambda self, x: self.b(jnp.abs(x @ self.a.kernel[...])))
+    with pytest.raises(ModelError, match=r"a\.kernel is complex"):
+        empirical_ntk(model, jnp.asarray(X))
+
+
 def test_a_model_that_takes_no_such_examples_is_refused():
     with pytest.raises(ShapeError, match=r"does not take a batch of two examples of shape \[5\]"):
         empirical_ntk(Model(), jnp.ones((2, 5)))
