@@ -67,6 +67,12 @@ class Interrupted(NttzooError):
         self.signal = signal
 
 
+class PeerError(RunError):
+    """Another process of a distributed run died or failed. All processes end with `exit_code`; the run can go on."""
+
+    exit_code = 75  # "temporary failure" in sysexits.h: the same command may work next time
+
+
 class ZooError(NttzooError, RuntimeError):
     """An entry of the zoo is damaged, or made for another version."""
 

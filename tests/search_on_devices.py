@@ -28,8 +28,8 @@ def main():
         search.start_distributed()
     recipe = Recipe(
         name="tiny",
-        epochs=1,
-        batch_size=32,
+        epochs=2,
+        batch_size=48,
         learning_rate=1e-3,
         kernel_weight=0.1,
         weight_decay=1e-4,

@@ -25,12 +25,15 @@ import json
 import os
 import shutil
 import stat
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from nttzoo.errors import FileError, RunError
 
@@ -78,17 +81,13 @@ def read_json(path: str | os.PathLike[str], *, limit: int = TEXT_LIMIT) -> Any:
 
 
 def parse_json(path: str | os.PathLike[str], content: bytes) -> Any:
-    """The value of JSON text that was read from `path`. NaN and infinity are not JSON."""
+    """The value of JSON text that was read from `path`. NaN, infinity and numbers beyond a double are not JSON."""
     try:
-        return json.loads(content.decode(), parse_constant=_refuse)
+        return msgspec.json.decode(content)
     except RecursionError as error:
         raise FileError(path, "cannot be read: it is nested too deeply") from error
     except ValueError as error:
         raise FileError(path, f"cannot be read: {error}") from error
-
-
-def _refuse(constant: str) -> float:
-    raise ValueError(f"{constant} is not a number")
 
 
 def sha256(path: Path) -> str:
@@ -139,9 +138,11 @@ def describe(path: Path) -> dict[str, Any]:
     return {"size": path.stat().st_size, "sha256": sha256(path)}
 
 
-def seal(folder: Path) -> None:
-    """Writes the manifest of a folder as it is now."""
+def seal(folder: Path, soon: Mapping[str, bytes] | None = None) -> None:
+    """Writes the manifest of a folder as it is now, and as it will be when the files of `soon` are written."""
     content = {name: describe(path) for name, path in own_files(folder).items()}
+    for name, text in (soon or {}).items():
+        content[name] = {"size": len(text), "sha256": hashlib.sha256(text).hexdigest()}
     write_text(folder / MANIFEST, to_json({"format": FORMAT, "files": content}))
 
 
@@ -159,17 +160,79 @@ def verify(folder: Path, *, limit: int | None = None) -> None:
         raise FileError(folder, "does not exist, or is not a folder")
     present = own_files(folder)
     for path in present.values():
-        if limit is not None and path.stat().st_size > limit:
-            raise FileError(path, f"has {path.stat().st_size:,} bytes; at most {limit:,} were expected")
+        if limit is not None:
+            check_size(path, limit)
     path = folder / MANIFEST
     if not os.path.lexists(path):
-        warnings.warn(
-            f"{folder} was written by an earlier version of nttzoo, without a manifest: whether its files are whole "
-            "cannot be checked.",
-            stacklevel=3,
-        )
+        warn_of_no_manifest(folder)
         return
     check_listed(folder, read_manifest(path), present, owner=folder.name, cure=CURE)
+
+
+@contextmanager
+def verified_copy(folder: Path, *, limit: int) -> Iterator[Path]:
+    """A private copy of a folder, made of bytes that were compared with its manifest; without a manifest, warns.
+
+    Reading the copy, nobody can exchange a file between check and use. `limit` is the largest size of a file.
+    """
+    if not folder.is_dir():
+        raise FileError(folder, "does not exist, or is not a folder")
+    present = own_files(folder)
+    if os.path.lexists(folder / MANIFEST):
+        listed = read_manifest(folder / MANIFEST)
+    else:
+        warn_of_no_manifest(folder)
+        listed = None
+    with copied(folder, listed, present, owner=folder.name, cure=CURE, limit=limit) as copy:
+        yield copy
+
+
+@contextmanager
+def copied(
+    root: Path, listed: Mapping[str, Any] | None, present: Mapping[str, Path], *, owner: str, cure: str, limit: int
+) -> Iterator[Path]:
+    """A private copy of the files that are present below `root`, if they are those that are listed."""
+    _check_names(root, listed if listed is not None else present, present, owner=owner, cure=cure)
+    for path in present.values():
+        check_size(path, limit)
+    with tempfile.TemporaryDirectory(prefix="nttzoo-") as temporary:
+        for name, path in present.items():
+            content = read_bytes(path, limit=limit)
+            if listed is not None and not _is_listed(content, listed[name]):
+                raise FileError(path, f"of {owner!r} was changed or cut short", cure)
+            (Path(temporary) / name).parent.mkdir(parents=True, exist_ok=True)
+            (Path(temporary) / name).write_bytes(content)
+        yield Path(temporary)
+
+
+def _is_listed(content: bytes, expected: Mapping[str, Any]) -> bool:
+    return len(content) == expected["size"] and hashlib.sha256(content).hexdigest() == expected["sha256"]
+
+
+def check_regular(path: Path, *, limit: int) -> None:
+    """Raises unless `path` is a regular file, or a link to one, of at most `limit` bytes; for files others read."""
+    try:
+        kind = path.stat().st_mode
+    except OSError as error:
+        raise FileError(path, f"cannot be read: {_reason(error)}") from error
+    if not stat.S_ISREG(kind):
+        raise FileError(path, "cannot be read: it is not a regular file")
+    check_size(path, limit)
+
+
+def check_size(path: Path, limit: int) -> None:
+    """Raises if a file is larger than it can be."""
+    if (size := path.stat().st_size) > limit:
+        raise FileError(path, f"has {size:,} bytes; at most {limit:,} were expected")
+
+
+def warn_of_no_manifest(folder: Path) -> None:
+    """Says that a folder cannot be checked."""
+    warnings.warn(
+        f"{folder} was written by an earlier version of nttzoo, without a manifest: whether its files are whole cannot "
+        "be checked.",
+        stacklevel=4,
+    )
 
 
 def read_manifest(path: Path) -> dict[str, dict[str, Any]]:
@@ -187,14 +250,18 @@ def read_manifest(path: Path) -> dict[str, dict[str, Any]]:
 
 def check_listed(root: Path, listed: Mapping[str, Any], present: Mapping[str, Path], *, owner: str, cure: str) -> None:
     """Raises unless the files that are present below `root` are those that are listed, byte for byte."""
-    for extra in sorted(present.keys() - listed.keys()):
-        raise FileError(root / extra, f"does not belong to {owner!r}", "Remove it.")
+    _check_names(root, listed, present, owner=owner, cure=cure)
     for name, expected in listed.items():
-        if name not in present:
-            raise FileError(root / name, f"of {owner!r} is missing", cure)
         path = present[name]
         if path.stat().st_size != expected["size"] or sha256(path) != expected["sha256"]:
             raise FileError(path, f"of {owner!r} was changed or cut short", cure)
+
+
+def _check_names(root: Path, listed: Mapping[str, Any], present: Mapping[str, Path], *, owner: str, cure: str) -> None:
+    for extra in sorted(present.keys() - listed.keys()):
+        raise FileError(root / extra, f"does not belong to {owner!r}", "Remove it.")
+    for missing in sorted(listed.keys() - present.keys()):
+        raise FileError(root / missing, f"of {owner!r} is missing", cure)
 
 
 # Writing.
@@ -259,15 +326,32 @@ def new_folder(target: Path, *, manifest: bool = True) -> Iterator[Path]:
         yield part
         if manifest:
             seal(part)
-        for folder, _, names in os.walk(part):
-            for name in names:
-                _flush(Path(folder) / name)
-            _flush(Path(folder))
+        flush_folder(part)
         switch(part, target)
     except OSError as error:
         raise RunError(f"cannot write {target}: {_reason(error)}. Make room, or choose another place.") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def private_folder(folder: Path) -> None:
+    """Makes a folder that is the user's alone; one that others could have written to is refused.
+
+    Programs are kept in it: who can write to it decides what this user runs.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        found = folder.lstat()
+    except OSError as error:
+        raise RunError(f"cannot make the folder {folder}: {_reason(error)}.") from error
+    if not stat.S_ISDIR(found.st_mode):
+        raise FileError(folder, "is not a folder", "Delete it.")
+    if hasattr(os, "geteuid") and (found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077):
+        raise FileError(
+            folder, "must belong to you and be closed to others (mode 700)", f"Delete it, or `chmod 700 {folder}`."
+        )
 
 
 def check_replaceable(target: Path) -> None:
@@ -336,6 +420,14 @@ def _sweep(target: Path) -> None:
         with suppress(FileNotFoundError):
             if time.time() - path.lstat().st_mtime > _STALE_SECONDS:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def flush_folder(folder: Path) -> None:
+    """Has the disk store all files of a folder now."""
+    for inside, _, names in os.walk(folder):
+        for name in names:
+            _flush(Path(inside) / name)
+        _flush(Path(inside))
 
 
 def _flush(path: Path) -> None:

@@ -2,38 +2,41 @@
 
 from __future__ import annotations
 
-import os
-import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from nttzoo.errors import BusyError
+import filelock
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+from nttzoo.errors import BusyError, RunError
 
 
-class FileLock:
-    """On an existing file, from now until `release`, or until it is forgotten or the process ends, however that comes.
+def acquire(path: Path, *, what: Path, wait: float = 0.0) -> filelock.BaseFileLock:
+    """Holds a lock file until `release`, or until the lock is forgotten or the process ends, however that comes.
 
-    Where the system or a network disk knows no locks, nothing is held.
+    Args:
+      path: the lock file. It is made, and stays: deleting it would let two processes hold two files of one name.
+      what: what the lock is for, to be named if another process holds it.
+      wait: seconds to wait for the other process.
     """
+    lock = filelock.FileLock(path, thread_local=False)
+    try:
+        lock.acquire(timeout=wait)
+    except filelock.Timeout as error:
+        raise BusyError(
+            f"another process is at work on {what}: wait until it is done, or stop it, or write elsewhere."
+        ) from error
+    except OSError as error:
+        raise RunError(f"cannot lock {what}: {error}. Choose a place that is yours to write.") from error
+    return lock
 
-    def __init__(self, path: Path):
-        file = os.open(path, os.O_RDONLY)
-        self._close = weakref.finalize(self, os.close, file)
-        try:
-            if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            self.release()
-            raise BusyError(
-                f"another process is at work on {path}: wait until it is done, or stop it, or write elsewhere."
-            ) from error
-        except OSError:
-            pass
 
-    def release(self) -> None:
-        """Lets others in."""
-        self._close()
+@contextmanager
+def alone_with(target: Path) -> Iterator[None]:
+    """Keeps other processes from a file while the block runs; the lock file is a hidden one beside it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    held = acquire(target.with_name(f".{target.name}.lock"), what=target)
+    try:
+        yield
+    finally:
+        held.release()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import platform
 import shlex
@@ -16,7 +15,8 @@ from typing import Any
 
 import psutil
 
-from nttzoo.errors import OptionError, RunError
+from nttzoo._util import files
+from nttzoo.errors import OptionError
 
 PACKAGES = ("nttzoo", "jax", "jaxlib", "flax", "optax", "numpy")
 
@@ -71,22 +71,12 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
 
 def write_json(path: str | os.PathLike[str], content: Any) -> None:
     """Writes a JSON file whole or not at all."""
-    target = check_writable(path)
-    part = target.with_name(f".{target.name}.part")
-    try:
-        part.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
-        os.replace(part, target)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise RunError(f"cannot write {target}: {error}.") from error
+    files.write_text(check_writable(path), files.to_json(content))
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
     """The content of a JSON file, or an error that names it."""
-    try:
-        return json.loads(Path(path).read_text())
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path} cannot be read: {error}") from error
+    return files.read_json(path)
 
 
 def _processor() -> str:

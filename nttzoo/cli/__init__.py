@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Sequence
 
 from nttzoo.cli.parser import make_parser
-from nttzoo.errors import Interrupted, NttzooError
+from nttzoo.errors import Interrupted, NttzooError, PeerError
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -27,6 +27,9 @@ def execute(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) ->
     except Interrupted as error:
         print(f"nttzoo: {error}", file=sys.stderr)
         sys.exit(128 + error.signal)
+    except PeerError as error:
+        print(f"nttzoo: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        os._exit(error.exit_code)  # JAX would first wait for the process that is gone
     except NttzooError as error:
         print(f"nttzoo: {type(error).__name__}: {error}", file=sys.stderr)
         sys.exit(2)

@@ -17,9 +17,10 @@ from typing import Any
 from flax import nnx
 
 from nttzoo import export, zoo
+from nttzoo._util import files
 from nttzoo._util.provenance import check_writable
 from nttzoo.data import InputSpec
-from nttzoo.errors import ExportError, OptionError
+from nttzoo.errors import ExportError, FileError, OptionError
 
 with export.onnx_packages():
     import onnx
@@ -34,6 +35,7 @@ __all__ = ["Choices", "Compiled", "ExportedC", "Source", "compile", "export_c", 
 
 # An NNX model, a published network's name, the Path of a search, or the Path of an .onnx file
 Model = nnx.Module | str | Path
+FILE_LIMIT = 2**31  # bytes of an ONNX file, as of any protocol buffer
 
 
 @dataclass(frozen=True)
@@ -224,7 +226,10 @@ def _graph(model: Model, weights: zoo.Weights, input_shape: tuple[int, ...] | No
         model = zoo.onnx_file(model)  # what was published, and was checked then
     if isinstance(model, Path) and model.suffix == ".onnx":
         try:
+            files.check_regular(model, limit=FILE_LIMIT)
             proto = onnx.load(model)
+        except FileError:
+            raise
         except Exception as error:  # protobuf's own errors have no common base
             raise ExportError(f"{model} cannot be read as ONNX: {error}") from error
         return proto, partial(selfcheck.outputs_of_graph, frontend.prepared(proto))

@@ -18,13 +18,14 @@ import numpy as np
 import platformdirs
 from jaxtyping import Float, Num
 
-from nttzoo import zoo
+from nttzoo._util import files
 from nttzoo.codegen.source import Source
 from nttzoo.data import InputSpec
 from nttzoo.errors import ExportError, OptionError, ShapeError
 
 FLAGS = ("-std=c99", "-O3", "-march=native", "-ffp-contract=fast")
 
+LIBRARY_LIMIT = 2**31  # bytes
 THREADS_FROM = 2_000_000  # multiply-adds
 
 
@@ -150,15 +151,15 @@ def shared_library(name: str, texts: dict[str, str], flags: tuple[str, ...], cac
     compiler = find_compiler()
     key = hashlib.sha256("\0".join([*texts.values(), machine_macros(), *flags]).encode()).hexdigest()
     folder = cache or cache_folder()
-    library = folder / f"{name}-{key[:32]}.so"
-    if not _is_whole(library):
-        _make(texts, compiler, flags, library)
-    return library
+    files.private_folder(folder)
+    stem = f"{name}-{key[:32]}"
+    whole = (path for path in sorted(folder.glob(f"{stem}-*.so")) if path.name == _library_name(stem, path))
+    return next(whole, None) or _make(texts, compiler, flags, folder, stem)
 
 
 def cache_folder() -> Path:
     """Where compiled libraries are kept."""
-    return Path(platformdirs.user_cache_dir("nttzoo")) / "compiled"
+    return Path(platformdirs.user_cache_dir("nttzoo")) / "libraries"
 
 
 def machine_macros() -> str:
@@ -172,19 +173,16 @@ def _macros(compiler: tuple[str, ...]) -> str:
     return subprocess.run(asked, capture_output=True, text=True, check=False).stdout
 
 
-def _is_whole(library: Path) -> bool:
-    """Whether a library is there as it was made: loading half of one would end the process."""
-    try:
-        return library.with_suffix(".sha256").read_text() == zoo.sha256(library)
-    except FileNotFoundError:
-        return False
+def _library_name(stem: str, library: Path) -> str:
+    """The name of a library says what it holds: loading half of one would end the process."""
+    content = files.read_bytes(library, limit=LIBRARY_LIMIT)
+    return f"{stem}-{hashlib.sha256(content).hexdigest()[:32]}.so"
 
 
-def _make(texts: dict[str, str], compiler: list[str], flags: tuple[str, ...], library: Path) -> None:
+def _make(texts: dict[str, str], compiler: list[str], flags: tuple[str, ...], folder: Path, stem: str) -> Path:
     """Compiles texts to a library, which is there whole or not at all."""
     try:
-        library.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=library.parent) as work:
+        with tempfile.TemporaryDirectory(dir=folder) as work:
             for file, text in texts.items():
                 (Path(work) / file).write_text(text)
             built = Path(work) / "built.so"
@@ -193,11 +191,13 @@ def _make(texts: dict[str, str], compiler: list[str], flags: tuple[str, ...], li
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise ExportError(f"{' '.join(compiler)} failed: {done.stderr.strip()[-800:]}")
-            (Path(work) / "hash").write_text(zoo.sha256(built))
+            library = folder / _library_name(stem, built)
             os.replace(built, library)
-            os.replace(Path(work) / "hash", library.with_suffix(".sha256"))
+        for other in set(folder.glob(f"{stem}-*.so")) - {library}:
+            other.unlink(missing_ok=True)  # damaged
     except OSError as error:
-        raise ExportError(f"the compiled library cannot be kept in {library.parent}: {error}.") from error
+        raise ExportError(f"the compiled library cannot be kept in {folder}: {error}.") from error
+    return library
 
 
 def write(source: Source, folder: Path) -> tuple[Path, Path]:

@@ -104,9 +104,6 @@ def _checked(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy with dense initializers, at whose types and shapes ONNX itself has looked."""
     dense = onnx.ModelProto()
     dense.CopyFrom(model)
-    try:
-        graph.use_dense_initializers(dense.graph)
-        onnx.shape_inference.infer_shapes(dense, check_type=True, strict_mode=True)
-    except (onnx.shape_inference.InferenceError, ValueError, TypeError, IndexError) as error:
-        raise ExportError(f"the graph is not valid ONNX: {error}") from error
+    graph.use_dense_initializers(dense.graph)
+    graph.check_shapes(dense, strict=True)
     return dense

@@ -20,6 +20,7 @@ from onnx.reference import ReferenceEvaluator
 from nttzoo.codegen.functions import Function
 from nttzoo.codegen.ir import Map, Op, Shape, View
 from nttzoo.errors import ExportError
+from nttzoo.export import graph
 from nttzoo.registry import Registry
 
 # (reader, node, its attributes): adds operations to the reader
@@ -216,6 +217,10 @@ def evaluate(node: onnx.NodeProto, given: dict[str, np.ndarray], opset: int) -> 
     outputs = [onnx.helper.make_empty_tensor_value_info(name) for name in node.output if name]
     used = [onnx.helper.make_opsetid("", opset)]
     model = onnx.helper.make_model(onnx.helper.make_graph([node], "fold", types, outputs), opset_imports=used)
+    known = onnx.ModelProto()
+    known.CopyFrom(model)
+    known.graph.initializer.extend(onnx.numpy_helper.from_array(value, name) for name, value in given.items())
+    graph.check_shapes(known, strict=False)
     try:
         with np.errstate(all="ignore"):
             return [np.asarray(value) for value in ReferenceEvaluator(model).run(None, given)]

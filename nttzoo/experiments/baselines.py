@@ -12,7 +12,7 @@ from flax import nnx
 from jaxtyping import Array
 
 from nttzoo import architectures, search, training
-from nttzoo._util import console
+from nttzoo._util import console, files, schema
 from nttzoo.data import Dataset
 from nttzoo.sparsity import cost, masks, pruning
 from nttzoo.sparsity.density import Density
@@ -105,6 +105,8 @@ def train_student(folder: Path, data: Dataset, config: training.TrainConfig) -> 
     """
     folder = search.student_folder(folder)
     network, about = search.load_student(folder)
+    schema.validate(folder / "model.json", about, schema.StudentFile, what="the description of a student")
+    files.check_replaceable(folder / "trained")  # now, not after hours of training
     settings = {"model": about["architecture"], "method": about["recipe"], "scheme": about["scheme"]}
     settings |= {"density": about["density"], "searched_on": about["data"], "search_seed": about["seed"]}
     trained = train_network(network, data, config, settings)

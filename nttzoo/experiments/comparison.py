@@ -10,7 +10,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -18,11 +17,10 @@ from threading import Lock
 from typing import Any
 
 from nttzoo import search
-from nttzoo._util import console, provenance
+from nttzoo._util import console, lock, provenance, schema
 from nttzoo._util.checks import check_seed
-from nttzoo._util.lock import FileLock
 from nttzoo.data import Dataset
-from nttzoo.errors import OptionError, RunError, UnknownName
+from nttzoo.errors import FileError, NttzooError, OptionError, RunError, UnknownName
 from nttzoo.experiments import baselines, controls
 from nttzoo.experiments.controls import CONTROLS
 from nttzoo.search import recipes
@@ -148,21 +146,9 @@ def run(
     """
     if jobs < 1:
         raise OptionError(f"jobs is {jobs}; it is how many trainings run side by side, 1 or more.")
-    with _alone(out):
+    # The file is written anew after each case: two processes would undo each other's.
+    with lock.alone_with(out):
         return _run(comparison, dataset, out, runs, jobs, where)
-
-
-@contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    """Keeps other processes from the file: it is written anew after each case, so that one would undo another's."""
-    path = out.with_name(f".{out.name}.lock")
-    path.touch()
-    lock = FileLock(path)
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)
-        lock.release()
 
 
 def _run(
@@ -202,9 +188,14 @@ def _run(
 
 def read(path: Path) -> dict[str, Any]:
     """The content of a comparison's file."""
-    content = provenance.read_json(path)
-    if not isinstance(content, dict) or not {"comparison", "cases"} <= content.keys():
-        raise RunError(f"{path} is not a comparison: `nttzoo compare` writes them.")
+    content = schema.read(path, schema.ComparisonFile, what="a comparison: `nttzoo compare` writes them")
+    try:
+        Comparison.from_dict(content["comparison"])
+    except (TypeError, NttzooError) as error:
+        raise FileError(path, f"holds no comparison that this version of nttzoo can make: {error}") from error
+    origins = content.get("origins")
+    if origins is not None and any(case.get("origin", 0) >= max(len(origins), 1) for case in content["cases"]):
+        raise FileError(path, "has cases whose origin it does not tell")
     return content
 
 

@@ -6,9 +6,9 @@ accuracy is published, and the card shows all methods that were compared.
 
 from __future__ import annotations
 
+import hashlib
 import json
-import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,15 @@ import numpy as np
 from flax import nnx
 
 from nttzoo import architectures, checkpoint, codegen, export, search, zoo
-from nttzoo._util import provenance
+from nttzoo._util import files, schema
 from nttzoo.data import Dataset
-from nttzoo.errors import ExportError, RunError, ZooError
+from nttzoo.errors import ExportError, FileError, RunError, ZooError
 from nttzoo.experiments import comparison
 from nttzoo.nn import masked_layers, set_masks
 from nttzoo.search import recipes
 from nttzoo.sparsity import cost, masks
-from nttzoo.zoo import card
+from nttzoo.zoo import card, changes
+from nttzoo.zoo import metrics as metrics_file
 
 TRAINING = ("epochs", "batch_size", "learning_rate", "optimizer", "loss", "dropout")  # what a card tells of it
 
@@ -41,7 +42,7 @@ def publish(file: Path, dataset: Dataset, *, runs: Path, home: Path) -> list[str
         )
     # All are looked at before the first is written.
     entries = [
-        _metrics(asked, content, density, scheme, dataset, runs)
+        _metrics(file, asked, content, density, scheme, dataset, runs)
         for scheme in asked.schemes
         for density in asked.densities
     ]
@@ -51,18 +52,27 @@ def publish(file: Path, dataset: Dataset, *, runs: Path, home: Path) -> list[str
 def write_entries(entries: Sequence[tuple[dict[str, Any], Path]], dataset: Dataset, home: Path) -> list[str]:
     """Writes entries, each from its metrics and the folder of its student with the trained weights; their names."""
     names = [metrics["name"] for metrics, _ in entries]
-    # New manifests are made for all entries: one that was tampered with must not be blessed by that.
-    zoo.verify(home, leave_out=names)
-    for metrics, folder in entries:
-        _write_entry(_part(home, metrics["name"]), metrics, folder, dataset)
-    for name in names:
-        _move_entry(home, name)
-    regenerate(home)
+    with changes.changing(home) as stage:
+        # New manifests are made for all entries: one that was tampered with must not be blessed by that.
+        others = zoo.verify(home, leave_out=names)
+        for metrics, folder in entries:
+            _write_entry(stage, metrics, folder, dataset)
+        stage_index(home, stage, new=names, names={*others, *names})
+    for _, folder in entries:
+        for written in (folder, folder / "trained"):
+            if not (written / files.MANIFEST).exists():
+                files.seal(written)  # by an earlier version; what was published can be checked from now on
     return names
 
 
 def _metrics(
-    asked: comparison.Comparison, content: dict[str, Any], density: float, scheme: str, dataset: Dataset, runs: Path
+    file: Path,
+    asked: comparison.Comparison,
+    content: dict[str, Any],
+    density: float,
+    scheme: str,
+    dataset: Dataset,
+    runs: Path,
 ) -> tuple[dict[str, Any], Path]:
     """What is known of an entry, and the folder of the student that it is."""
     plain = [case for case in content["cases"] if "control" not in case]
@@ -70,15 +80,19 @@ def _metrics(
     found = [case for case in here if case["method"] in recipes.NAMES and case["scheme"] == scheme]
     if not found:
         raise RunError(f"the comparison has no search at density {density:g}, {scheme}.")
+    for case in found:
+        for key in ("validation_accuracy", "kernel_before", "kernel_after", "search_steps"):
+            if case.get(key) is None:
+                raise FileError(file, f"does not tell {key!r} of {case['method']}, seed {case['seed']}")
     best = max(found, key=lambda case: case["validation_accuracy"])
     config = asked.config(best["method"], best["seed"])
     target = search.Target(density, scheme)
     folder = runs / asked.folder(config) / "students" / target.name
     model, _ = search.load_student(folder)
-    _check_trained(folder / "trained", {"test_accuracy": best["test_accuracy"], "train_epochs": asked.train_epochs})
     speedup = cost.speedup(model).to_dict()
     if speedup["without_dead"] is None:
         raise RunError(f"{folder} is not worth publishing: no path leads from its inputs to its outputs.")
+    _check_trained(folder / "trained", {"test_accuracy": best["test_accuracy"], "train_epochs": asked.train_epochs})
     metrics = {
         "format": zoo.FORMAT,
         "name": f"{asked.model}-{asked.data}-{target.name}",
@@ -99,14 +113,14 @@ def _metrics(
         "speedup": speedup,
         **dataset.input_spec.to_dict(),
         "licence": dataset.license,
-        **{key: comparison.origin_of(content, best)[key] for key in ("command", "date", "versions", "machine")},
+        **{key: comparison.origin_of(content, best).get(key) for key in ("command", "date", "versions", "machine")},
     }
     return metrics, folder
 
 
 def _check_trained(folder: Path, told: dict[str, Any]) -> None:
     """Raises unless the trained weights beside a student are those that the comparison tells of."""
-    about = provenance.read_json(folder / "model.json")
+    about = schema.read(folder / "model.json", schema.NetworkFile)
     seen = {key: about.get(key) for key in told}
     if seen != told:
         raise RunError(
@@ -128,39 +142,27 @@ def _compared(cases: list[dict[str, Any]], scheme: str) -> list[dict[str, Any]]:
     return list(rows.values())
 
 
-def _part(home: Path, name: str) -> Path:
-    """Where an entry lies until it is whole."""
-    return home / f".publishing-{name}"
-
-
-def _write_entry(part: Path, metrics: dict[str, Any], student: Path, dataset: Dataset) -> None:
+def _write_entry(stage: Path, metrics: dict[str, Any], student: Path, dataset: Dataset) -> None:
     """Writes both folders of an entry."""
     name = metrics["name"]
     images = np.asarray(dataset.standardize(dataset.test.images[:64]))
-    shutil.rmtree(part, ignore_errors=True)
-    people, machines = part / "models" / name, part / "checkpoints" / name
+    people, machines = stage / "models" / name, stage / "checkpoints" / name
     people.mkdir(parents=True)
     machines.mkdir(parents=True)
+    kept = []
     for kind, folder in (("init", student), ("trained", student / "trained")):
-        checkpoint.save_arrays(machines / kind, checkpoint.load_arrays(folder / "arrays"))
+        packed = checkpoint.pack(search.load_student(folder)[0])
+        checkpoint.save_arrays(machines / kind, packed)
         model = architectures.blank(metrics["architecture"], dataset.input_spec, seed=metrics["seed"])
-        checkpoint.unpack(model, checkpoint.load_arrays(machines / kind))
+        checkpoint.unpack(model, checkpoint.load_arrays(machines / kind, checkpoint.layout(model)))
         model.eval()
+        kept.append({key: mask for key, mask in packed.items() if key.endswith(".mask")})
+    if any(not np.array_equal(mask, kept[1][key]) for key, mask in kept[0].items()):
+        raise RunError(f"the weights in {student / 'trained'} are not those of {student}: their masks differ.")
     export.export_onnx(model, people / "model.onnx", name=name, images=images)  # the trained one
     metrics["c"] = as_c(people / "model.onnx", model, images)
-    provenance.write_json(people / "metrics.json", metrics)
-    (people / "recipe.toml").write_text(_toml(metrics))
-
-
-def _move_entry(home: Path, name: str) -> None:
-    """Puts a whole entry in its place."""
-    part = _part(home, name)
-    for kind in ("models", "checkpoints"):
-        target = home / kind / name
-        target.parent.mkdir(exist_ok=True)
-        shutil.rmtree(target, ignore_errors=True)
-        (part / kind / name).rename(target)
-    shutil.rmtree(part)
+    files.write_text(people / "metrics.json", files.to_json(metrics))
+    files.write_text(people / "recipe.toml", _toml(metrics))
 
 
 def as_c(file: Path, model: Any, images: np.ndarray) -> dict[str, float]:
@@ -182,47 +184,71 @@ def as_c(file: Path, model: Any, images: np.ndarray) -> dict[str, float]:
 
 def add_runtimes(measured: Path, home: Path) -> list[str]:
     """Enters what `scripts/bench.py runtime` measured into the entries that it names; returns their names."""
-    zoo.verify(home)
-    content = provenance.read_json(measured)
-    if not isinstance(content, dict) or not {"cases", "machine", "runtimes"} <= content.keys():
-        raise ZooError(
-            f"{measured} holds no measured times: `scripts/bench.py runtime NAME ... --out FILE` writes them."
-        )
+    what = "a file of measured times: `scripts/bench.py runtime NAME ... --out FILE` writes them"
+    content = schema.read(measured, schema.RuntimesFile, what=what)
     dense = {case["architecture"]: case["milliseconds"] for case in content["cases"] if case["density"] == 1}
-    names = []
-    for case in content["cases"]:
-        path = home / "models" / case["name"] / "metrics.json"
-        if path.exists():
-            metrics = provenance.read_json(path)
+    with changes.changing(home) as stage:
+        entries = zoo.verify(home)
+        names = [case["name"] for case in content["cases"] if case["name"] in entries]
+        if not names:
+            raise ZooError(f"{measured} holds no times of an entry in {home}.")
+        for case in content["cases"]:
+            if case["name"] not in entries:
+                continue
+            if case["architecture"] not in dense:
+                raise FileError(measured, f"has no times of a dense {case['architecture']}")
             times = {"own": case["milliseconds"], "dense": dense[case["architecture"]]}
+            for which, batches in times.items():
+                for batch, threads in card.MEASURED:
+                    if threads not in batches.get(batch, {}):
+                        raise FileError(measured, f"has no {which} times of {case['name']} for {batch} image(s)")
+            metrics = metrics_file.read(home / "models" / case["name"] / "metrics.json")
             metrics["runtimes"] = {**times, "machine": content["machine"]["processor"], "versions": content["runtimes"]}
-            provenance.write_json(path, metrics)
-            names.append(case["name"])
-    if not names:
-        raise ZooError(f"{measured} holds no times of an entry in {home}.")
-    regenerate(home)
+            _write(stage / "models" / case["name"] / "metrics.json", files.to_json(metrics).encode())
+        stage_index(home, stage, new=(), names=entries)
     return names
 
 
 def regenerate(home: Path) -> None:
     """Cards, manifests, index and MODEL_CARD.md from the entries' metrics and files: the same bytes each time."""
-    entries = {}
-    everything = []
-    for path in sorted((home / "models").glob("*/metrics.json")):
-        metrics = provenance.read_json(path)
-        name = metrics["name"]
+    with changes.changing(home) as stage:
+        stage_index(home, stage, new=(), names=[path.parent.name for path in (home / "models").glob("*/metrics.json")])
+
+
+def stage_index(home: Path, stage: Path, *, new: Collection[str], names: Collection[str]) -> None:
+    """Writes to `stage` what changes: `new` entries are there as a whole, of others only the files that change."""
+    entries, everything = {}, []
+    for name in sorted(names):
+        people, manifest = f"models/{name}", f"checkpoints/{name}/manifest.json"
+        staged = (stage / people / "metrics.json").exists()
+        metrics = metrics_file.read((stage if staged else home) / people / "metrics.json")
         everything.append(metrics)
-        (path.parent / "README.md").write_text(card.card(metrics))
-        files = {
-            place: {"size": file.stat().st_size, "sha256": zoo.sha256(file)}
-            for place, file in zoo.files_of(home, name).items()
-        }
-        manifest = home / "checkpoints" / name / "manifest.json"
-        provenance.write_json(manifest, {"format": zoo.FORMAT, "name": name, "files": files})
+        _change(home, stage, f"{people}/README.md", card.card(metrics), new=name in new)
+        present = {**({} if name in new else zoo.files_of(home, name)), **zoo.files_of(stage, name)}
+        described = {place: files.describe(file) for place, file in sorted(present.items(), key=_people_first)}
+        text = files.to_json({"format": zoo.FORMAT, "name": name, "files": described})
+        _change(home, stage, manifest, text, new=name in new)
         shown = {key: metrics[key] for key in ("architecture", "dataset", "density", "scheme")}
-        entries[name] = {"manifest_sha256": zoo.sha256(manifest), **shown}
-    provenance.write_json(home / "models" / "index.json", {"format": zoo.FORMAT, "entries": entries})
-    (home / "MODEL_CARD.md").write_text(card.zoo_card(everything))
+        entries[name] = {"manifest_sha256": hashlib.sha256(text.encode()).hexdigest(), **shown}
+    _change(home, stage, "models/index.json", files.to_json({"format": zoo.FORMAT, "entries": entries}))
+    _change(home, stage, "MODEL_CARD.md", card.zoo_card(everything))
+
+
+def _people_first(entry: tuple[str, Path]) -> tuple[bool, str]:
+    """The order of files in a manifest: models/ before checkpoints/."""
+    return entry[0].startswith("checkpoints/"), entry[0]
+
+
+def _change(home: Path, stage: Path, path: str, text: str, *, new: bool = False) -> None:
+    """Writes a file to `stage` unless the zoo has it already."""
+    content = text.encode()
+    if new or not (home / path).is_file() or files.read_bytes(home / path) != content:
+        _write(stage / path, content)
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.write_bytes(path, content)
 
 
 def _toml(metrics: dict[str, Any]) -> str:

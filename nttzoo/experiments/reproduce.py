@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
@@ -19,8 +18,7 @@ from typing import Any
 from flax import nnx
 
 from nttzoo import data, search
-from nttzoo._util import console, provenance
-from nttzoo._util.lock import FileLock
+from nttzoo._util import console, lock, provenance
 from nttzoo.data import Dataset
 from nttzoo.errors import BusyError, OptionError
 from nttzoo.experiments import baselines, estimates, students
@@ -113,7 +111,7 @@ def _known(case: Case, place: Workplace) -> bool:
 def _attempt(case: Case, place: Workplace) -> str | None:
     """Runs a case; or says why not."""
     try:
-        with _alone(case.file(place.results)):
+        with lock.alone_with(case.file(place.results)):
             if case.file(place.results).exists():
                 return None
             source = _student(case, place) if case.searched else None
@@ -123,20 +121,6 @@ def _attempt(case: Case, place: Workplace) -> str | None:
             return None
     except BusyError:
         return "another process is at work on it"
-
-
-@contextmanager
-def _alone(target: Path) -> Iterator[None]:
-    """One process at a time on a result."""
-    path = target.with_name(f".{target.name}.lock")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch()
-    lock = FileLock(path)
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)
-        lock.release()
 
 
 def _student(case: Case, place: Workplace) -> Source | None:

@@ -5,6 +5,7 @@ All functions change a `ModelProto` in place. The only room besides `export` and
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any
 
@@ -12,8 +13,11 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from nttzoo.errors import ExportError
+
 # A sparse weight costs a float and a 64-bit place: below this density it is the smaller file.
 SPARSE_BELOW = 1 / 3
+MAX_BYTES = 2**30  # of constants with their zeros, and of any one tensor of a batch of one
 
 
 def tidy(model: onnx.ModelProto, weights: dict[str, np.ndarray]) -> None:
@@ -121,15 +125,59 @@ def use_sparse_initializers(graph: onnx.GraphProto) -> None:
 
 
 def constants(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
-    """All initializers as dense arrays, whichever way they are stored."""
-    found = {constant.name: numpy_helper.to_array(constant) for constant in graph.initializer}
-    for sparse in graph.sparse_initializer:
-        values = numpy_helper.to_array(sparse.values)
-        places = numpy_helper.to_array(sparse.indices)
-        dense = np.zeros(list(sparse.dims), values.dtype)
-        dense[tuple(places.T) if places.ndim == 2 else np.unravel_index(places, dense.shape)] = values
-        found[sparse.values.name] = dense
+    """All initializers as dense arrays, whichever way they are stored.
+
+    Raises:
+      ExportError: if one is malformed, or all of them together would take more than `MAX_BYTES`.
+    """
+    found = {constant.name: _array(constant) for constant in graph.initializer}
+    sparse = [
+        (tuple(one.dims), _array(one.values), _array(one.indices), one.values.name) for one in graph.sparse_initializer
+    ]
+    # A sparse constant may be large where its file is small: the zeros are not in it.
+    total = sum(value.nbytes for value in found.values())
+    total += sum(math.prod(map(abs, shape)) * values.dtype.itemsize for shape, values, _, _ in sparse)
+    if total > MAX_BYTES:
+        raise ExportError(f"the constants take more than {MAX_BYTES / 2**30:g} GiB with their zeros.")
+    for shape, values, places, name in sparse:
+        if not shape or min(shape) < 1 or values.ndim != 1 or places.dtype != np.int64:
+            raise ExportError(f"sparse constant {name!r} of shape {list(shape)} is malformed.")
+        each = places.reshape(-1, 1) if places.ndim == 1 else places
+        sizes = (math.prod(shape),) if places.ndim == 1 else shape
+        fits = each.shape == (len(values), len(sizes))
+        if not fits or (each < 0).any() or (each >= np.array(sizes)).any():
+            raise ExportError(f"sparse constant {name!r} has values at places outside its shape {list(shape)}.")
+        dense = np.zeros(sizes, values.dtype)
+        dense[tuple(each.T)] = values
+        found[name] = dense.reshape(shape)
     return found
+
+
+def check_shapes(model: onnx.ModelProto, *, strict: bool) -> None:
+    """Has ONNX infer types and shapes, without computing anything: a few bytes may ask for gigabytes.
+
+    Args:
+      model: with dense initializers.
+      strict: whether a graph about which ONNX cannot tell is refused.
+
+    Raises:
+      ExportError: if the graph is not valid, or a tensor would take more than `MAX_BYTES`.
+    """
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model, check_type=strict, strict_mode=strict, data_prop=True)
+    except (onnx.shape_inference.InferenceError, ValueError) as error:
+        raise ExportError(f"the graph is not valid ONNX: {error}") from error
+    for value in (*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output):
+        sizes = [axis.dim_value for axis in value.type.tensor_type.shape.dim]
+        if 4 * math.prod(max(size, 1) for size in sizes) > MAX_BYTES:
+            raise ExportError(f"{value.name!r} has shape {sizes}: more than {MAX_BYTES / 2**30:g} GiB.")
+
+
+def _array(tensor: onnx.TensorProto) -> np.ndarray:
+    try:
+        return numpy_helper.to_array(tensor)
+    except Exception as error:  # whatever a malformed tensor makes NumPy or ONNX raise
+        raise ExportError(f"constant {tensor.name!r} is malformed: {error}.") from error
 
 
 def use_dense_initializers(graph: onnx.GraphProto) -> None:

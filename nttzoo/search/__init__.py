@@ -1,8 +1,9 @@
 """Neural Tangent Transfer: from a dense network to sparse ones that start and learn like it, without labels."""
 
+from nttzoo._util.hosts import is_first
 from nttzoo.errors import Interrupted
 from nttzoo.search.config import SearchConfig, Target
-from nttzoo.search.devices import is_first, start_distributed
+from nttzoo.search.devices import start_distributed
 from nttzoo.search.loop import Found, Student, transfer
 from nttzoo.search.run_folder import Journal
 from nttzoo.search.runner import Summary, dry_run, load_student, run, save_student, student_folder

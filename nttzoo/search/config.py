@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -83,6 +83,16 @@ class SearchConfig:
         return {key: value for key, value in content.items() if key != "exclude"} | (
             {"exclude": list(self.exclude)} if self.exclude else {}
         )
+
+    @staticmethod
+    def defaults() -> dict[str, Any]:
+        """What a field counts as that the config of an earlier version, in the form of `to_dict`, does not have."""
+        own, recipe = (_field_defaults(kind) for kind in (SearchConfig, Recipe))
+        return {**own, "recipe": recipe}
+
+
+def _field_defaults(kind: type) -> dict[str, Any]:
+    return {entry.name: entry.default for entry in fields(kind) if entry.default is not MISSING}
 
 
 @dataclass(frozen=True)

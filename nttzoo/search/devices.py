@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import TypeVar
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh
 
-from nttzoo.errors import NttzooError, OptionError, RunError
+from nttzoo.errors import OptionError
+from nttzoo.search import peers
 
 AXIS = "devices"
-T = TypeVar("T")
 
 
 def make_mesh(devices: int | None, batch_size: int) -> Mesh | None:
@@ -42,34 +40,12 @@ def start_distributed() -> None:
     count, own = (os.environ.get(name) for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID"))
     try:
         # JAX itself reads only JAX_COORDINATOR_ADDRESS.
-        jax.distributed.initialize(num_processes=int(count) if count else None, process_id=int(own) if own else None)
+        peers.initialize(num_processes=int(count) if count else None, process_id=int(own) if own else None)
     except (RuntimeError, ValueError) as error:
         raise OptionError(
             f"could not join the other hosts: {error}. --distributed is for SLURM jobs, TPU pods, or processes that "
             "are given JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID."
         ) from error
-
-
-def is_first() -> bool:
-    """Whether this process writes files and speaks to people."""
-    return jax.process_index() == 0
-
-
-def together(action: Callable[[], T]) -> T:
-    """The result of an action on every host; if it fails on one, all stop instead of waiting for that one forever."""
-    if jax.process_count() == 1:
-        return action()
-    error: Exception | None = None
-    try:
-        result = action()
-    except (NttzooError, OSError) as caught:
-        error = caught
-    failed = bool(multihost_utils.process_allgather(np.array(error is not None)).any())
-    if error is not None:
-        raise error
-    if failed:
-        raise RunError("another host failed: its output says why.")
-    return result
 
 
 def agreed(stop: bool, chunk: int, save: bool) -> tuple[bool, int, bool]:

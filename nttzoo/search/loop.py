@@ -17,11 +17,13 @@ from jax.sharding import Mesh
 from jaxtyping import Num
 
 from nttzoo._util import console, provenance
+from nttzoo._util.hosts import is_first, together
 from nttzoo._util.pace import Pace
 from nttzoo.checkpoint import check_room
 from nttzoo.errors import DataError, Interrupted, OptionError, ShapeError, TrainingError
 from nttzoo.search.config import EVALUATION_IMAGES, Plan, SearchConfig, Target
-from nttzoo.search.devices import agreed, is_first, make_mesh, together
+from nttzoo.search.devices import agreed, make_mesh
+from nttzoo.search.peers import failing_together
 from nttzoo.search.run_folder import Journal
 from nttzoo.search.students import Preprocess, States, Students, Sums
 
@@ -68,6 +70,7 @@ class Found:
         return console.table(title, columns, rows)
 
 
+@failing_together()
 def transfer(
     teacher: nnx.Module,
     images: Num[np.ndarray, "n ..."],
@@ -93,7 +96,9 @@ def transfer(
     state = students.start()
     # Where a density falls, the search starts denser than it ends; what is to be compared is alike in density.
     sparse = state if config.recipe.start_density is None else students.start(density_at=plan.steps)
-    journal.claim(config.to_dict())  # an unfitting config was refused before: it leaves no folder behind
+    journal.claim(
+        config.to_dict(), config.defaults()
+    )  # an unfitting config was refused before: it leaves no folder behind
     before = students.evaluate(sparse)
     state, step = journal.go_on(state)
     _compare_surroundings(journal, students)

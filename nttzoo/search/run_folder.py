@@ -1,10 +1,10 @@
 """The folder of a run: whose it is, what happened, and where to go on.
 
 config.json     what the run is: another one is refused
-checkpoints/    the latest states
+checkpoints/    the latest states, each a folder with a manifest
 metrics.jsonl   one line per report
-students/       what was found
-summary.json, report.png
+students/       what was found, each a folder with a manifest
+summary.json, report.png, manifest.json
 """
 
 from __future__ import annotations
@@ -12,20 +12,21 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from nttzoo._util import provenance
-from nttzoo._util.lock import FileLock
+from nttzoo._util import files, lock, provenance
+from nttzoo._util.hosts import is_first, together
 from nttzoo.checkpoint import Checkpoints
-from nttzoo.errors import RunError
-from nttzoo.search.devices import is_first, together
+from nttzoo.errors import FileError, RunError
 
-# In the order in which a fresh start throws them away: without its summary a run does not look finished, and the
-# config goes last, lest what is left be taken for no run's.
-CONTENTS = ("summary.json", "checkpoints", "students", "metrics.jsonl", "report.png", "config.json")
+# In the order in which a fresh start throws them away: without its summary a run does not look finished, and without
+# its config what is left would not look like a run's.
+CONTENTS = ("summary.json", "checkpoints", "students", "metrics.jsonl", "report.png", "manifest.json", "config.json")
+REPORTS = "reports.jsonl"  # those up to a state, kept with it
+Defaults = Mapping[str, Any]
 
 
 class Journal:
@@ -40,29 +41,32 @@ class Journal:
         self.folder = None if folder is None else Path(folder)
         self._fresh = fresh
         self._checkpoints: Checkpoints | None = None
-        self._lock: FileLock | None = None
+        self._lock: Any = None
 
-    def check(self, description: dict[str, Any]) -> None:
-        """Says so if the folder cannot be that of the run so described; changes nothing."""
-        if self.folder is not None:
-            together(lambda: _check(self.folder, description, self._fresh) if is_first() else None)  # type: ignore[arg-type]
+    def check(self, description: dict[str, Any], defaults: Defaults | None = None) -> None:
+        """Raises if the folder cannot be that of the run so described; changes nothing.
 
-    def claim(self, description: dict[str, Any]) -> None:
-        """Makes the folder that of the run so described, and this process its only one.
-
-        If it is another run's, says what differs.
+        A field of the description that the folder's config does not have, because an earlier version wrote it, counts
+        as its value in `defaults`.
         """
-        if self.folder is not None and self._checkpoints is None:
-            self._lock = together(lambda: _claim(self.folder, description, self._fresh) if is_first() else None)  # type: ignore[arg-type]
-            self._checkpoints = Checkpoints(self.folder / "checkpoints")
+        if (folder := self.folder) is not None:
+            together(lambda: _check(folder, description, defaults or {}, self._fresh) if is_first() else None)
+
+    def claim(self, description: dict[str, Any], defaults: Defaults | None = None) -> None:
+        """Makes the folder that of the run so described, and this process its only one; otherwise like `check`."""
+        if (folder := self.folder) is not None and self._checkpoints is None:
+            self._lock = together(
+                lambda: _claim(folder, description, defaults or {}, self._fresh) if is_first() else None
+            )
+            self._checkpoints = Checkpoints(folder / "checkpoints")
 
     def go_on(self, state: Any) -> tuple[Any, int]:
-        """The latest state and its step; the given one and 0 if there is none. Later reports are forgotten."""
-        step = self._checkpoints.latest() if self._checkpoints else None
-        if self._checkpoints and step is not None:
-            found = together(self._read)
-            self.lines = [line for line in found if line["step"] <= step]
-            state = self._checkpoints.restore(step, state)
+        """The latest whole state and its step; the given one and 0 if there is none. Later reports are forgotten."""
+        checkpoints = self._checkpoints
+        step = checkpoints.latest_whole() if checkpoints else None
+        if checkpoints and step is not None:
+            self.lines = together(lambda: self._read(checkpoints.text(step, REPORTS), step))
+            state = checkpoints.restore(step, state)
         together(self._rewrite)
         return state, step or 0
 
@@ -76,7 +80,8 @@ class Journal:
         if self._checkpoints:
             # A report must not be younger than the state that says it was made, whatever happens to the machine.
             together(lambda: self._append("", flush=True))
-            self._checkpoints.save(step, state)
+            reports = "".join(json.dumps(line) + "\n" for line in self.lines)
+            self._checkpoints.save(step, state, {REPORTS: reports})
 
     def close(self) -> None:
         """Ends the use of the folder."""
@@ -89,14 +94,18 @@ class Journal:
     def _metrics(self) -> Path:
         return self.folder / "metrics.jsonl"  # type: ignore[operator]
 
-    def _read(self) -> list[dict[str, Any]]:
+    def _read(self, kept: str | None, step: int) -> list[dict[str, Any]]:
+        """The reports up to a state; one of an earlier version has none with it, so those of the run are taken."""
+        text = kept
+        if text is None:
+            text = files.read_bytes(self._metrics).decode(errors="replace") if self._metrics.exists() else ""
         found = []
-        for line in self._metrics.read_text().splitlines() if self._metrics.exists() else ():
+        for line in text.splitlines():
             try:
                 found.append(json.loads(line))
             except ValueError:
                 break  # the run was killed while it wrote this line
-        return found
+        return [line for line in found if line["step"] <= step]
 
     def _append(self, text: str, *, flush: bool = False) -> None:
         if self.folder and is_first():
@@ -108,10 +117,27 @@ class Journal:
 
     def _rewrite(self) -> None:
         if self.folder and is_first():
-            part = self.folder / ".metrics.jsonl.part"
-            with _disk(self.folder):
-                part.write_text("".join(json.dumps(line) + "\n" for line in self.lines))
-                os.replace(part, self._metrics)
+            files.write_text(self._metrics, "".join(json.dumps(line) + "\n" for line in self.lines))
+
+
+def write_summary(folder: Path, content: dict[str, Any]) -> None:
+    """Ends a run. Its manifest comes first: a run with a summary is finished, and can be checked."""
+    text = files.to_json(content)
+    files.seal(folder, {"summary.json": text.encode()})
+    files.write_text(folder / "summary.json", text)
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """The summary of a finished run, if it is what was written."""
+    path, manifest = folder / "summary.json", folder / files.MANIFEST
+    if manifest.exists():
+        listed = {name: files.read_manifest(manifest).get(name) for name in (path.name, "config.json")}
+        for name, expected in listed.items():
+            if expected != files.describe(folder / name):
+                raise FileError(folder / name, "was changed or cut short", "--fresh starts the run over.")
+    else:
+        files.warn_of_no_manifest(folder)
+    return files.read_json(path)
 
 
 @contextmanager
@@ -124,11 +150,15 @@ def _disk(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _check(folder: Path, description: dict[str, Any], fresh: bool) -> None:
-    """Raises if the folder is another run's, or no run's at all."""
+def _check(folder: Path, description: dict[str, Any], defaults: Defaults, fresh: bool) -> None:
+    """Raises if the folder is another run's, no run's at all, or cannot be made."""
     path = folder / "config.json"
+    nearest = next(parent for parent in (folder, *folder.absolute().parents) if os.path.lexists(parent))
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        raise RunError(f"cannot write {folder}: {nearest} is not a folder, or not yours to write. Choose another one.")
     if path.exists() and not fresh:
-        theirs, ours = _flat(provenance.read_json(path)), _flat(json.loads(json.dumps(description)))
+        theirs, ours = _flat(files.read_json(path)), _flat(json.loads(json.dumps(description)))
+        theirs = {**{key: value for key, value in _flat(dict(defaults)).items() if key in ours}, **theirs}
         differing = [key for key in sorted(theirs | ours) if theirs.get(key) != ours.get(key)]
         if differing:
             lines = [f"  {key}: {theirs.get(key)!r} there, {ours.get(key)!r} now" for key in differing]
@@ -136,28 +166,26 @@ def _check(folder: Path, description: dict[str, Any], fresh: bool) -> None:
                 f"{folder} belongs to another run:\n" + "\n".join(lines) + "\n"
                 "Choose another folder, or delete this one (`nttzoo search --fresh` does)."
             )
-    if folder.is_dir() and not path.exists() and any(not found.name.endswith(".part") for found in folder.iterdir()):
+    if folder.is_dir() and not path.exists() and any(not files.is_temporary(found) for found in folder.iterdir()):
         raise RunError(f"{folder} is not empty and not the folder of a run. Choose another one.")
 
 
-def _claim(folder: Path, description: dict[str, Any], fresh: bool) -> FileLock:
-    _check(folder, description, fresh)
-    path = folder / "config.json"
-    if fresh and path.exists():
-        lock = FileLock(path)
+def _claim(folder: Path, description: dict[str, Any], defaults: Defaults, fresh: bool) -> Any:
+    _check(folder, description, defaults, fresh)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot make the folder {folder}: {error}. Choose another one.") from error
+    held = lock.acquire(folder / ".lock", what=folder)
+    if fresh:
         for name in CONTENTS:
             if (folder / name).is_dir():
                 shutil.rmtree(folder / name)
             else:
                 (folder / name).unlink(missing_ok=True)
-        lock.release()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"cannot make the folder {folder}: {error}. Choose another one.") from error
-    if not path.exists():
-        provenance.write_json(path, description)
-    return FileLock(path)
+    if not (folder / "config.json").exists():
+        provenance.write_json(folder / "config.json", description)
+    return held
 
 
 def _flat(content: Any, prefix: str = "") -> dict[str, Any]:

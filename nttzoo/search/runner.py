@@ -11,11 +11,13 @@ import jax
 
 from nttzoo import architectures, checkpoint, data
 from nttzoo._util import console, provenance
+from nttzoo._util.hosts import is_first, together
 from nttzoo.errors import RunError
 from nttzoo.search.config import SearchConfig
-from nttzoo.search.devices import is_first, make_mesh, together
+from nttzoo.search.devices import agreed, make_mesh
 from nttzoo.search.loop import SAVE_SECONDS, Found, prepare, transfer
-from nttzoo.search.run_folder import Journal
+from nttzoo.search.peers import failing_together
+from nttzoo.search.run_folder import Journal, read_summary, write_summary
 from nttzoo.search.students import Preprocess
 from nttzoo.sparsity import cost, masks
 from nttzoo.sparsity.schemes import scheme_name
@@ -59,6 +61,7 @@ class Summary:
         return "\n\n".join(parts)
 
 
+@failing_together()
 def run(
     config: SearchConfig,
     *,
@@ -77,9 +80,9 @@ def run(
     """
     folder = Path(out) if out else Path("runs") / config.name
     journal = Journal(folder, fresh=fresh)
-    journal.check(config.to_dict())
+    journal.check(config.to_dict(), config.defaults())
     try:
-        if fresh or not (folder / "summary.json").exists():
+        if fresh or not agreed((folder / "summary.json").exists(), 0, False)[0]:
             teacher, images, preprocess = together(lambda: ingredients(config, data_dir, download))
             began = time.perf_counter()
             found = transfer(
@@ -94,7 +97,7 @@ def run(
             )
             if is_first():
                 _write(found, config, folder, time.perf_counter() - began)
-        return Summary(folder, provenance.read_json(folder / "summary.json") if is_first() else {})
+        return Summary(folder, together(lambda: read_summary(folder) if is_first() else {}))
     finally:
         journal.close()
 
@@ -168,21 +171,23 @@ def _write(found: Found, config: SearchConfig, folder: Path, seconds: float) -> 
         "students": students,
         **provenance.origin(),
     }
-    provenance.write_json(folder / "summary.json", content)
+    write_summary(folder, content)
 
 
 def save_student(folder: Path, model: Any, about: dict[str, Any]) -> None:
     """Writes a sparse model of the registry: its arrays, and what is needed to build it again."""
-    folder.mkdir(parents=True, exist_ok=True)
-    checkpoint.save_arrays(folder / "arrays", checkpoint.pack(model))
-    provenance.write_json(folder / "model.json", about | model.input_spec.to_dict())
+    checkpoint.save_network(folder, model, about)
 
 
 def student_folder(folder: Path) -> Path:
     """The folder of a student, given that or the folder of a search that found only this one."""
-    students = [folder] if (folder / "model.json").exists() else sorted((folder / "students").glob("*"))
+    checkpoint.recover_networks(folder)
     if not folder.is_dir():
         raise RunError(f"there is no folder {folder}.")
+    inside = (
+        path for path in sorted((folder / "students").glob("*")) if path.is_dir() and not path.name.startswith(".")
+    )
+    students = [folder] if (folder / "model.json").exists() else list(inside)
     if len(students) != 1:
         names = ", ".join(student.name for student in students)
         raise RunError(
@@ -193,14 +198,4 @@ def student_folder(folder: Path) -> Path:
 
 def load_student(folder: Path) -> tuple[Any, dict[str, Any]]:
     """(model in evaluation mode, what its model.json says): what `save_student` wrote."""
-    about = provenance.read_json(folder / "model.json")
-    try:
-        spec, architecture, seed = data.InputSpec.from_dict(about), about["architecture"], about["seed"]
-    except (KeyError, TypeError) as error:
-        raise RunError(
-            f"{folder / 'model.json'} does not tell {error}: no student of this version of nttzoo."
-        ) from error
-    model: Any = architectures.blank(architecture, spec, seed=seed)
-    checkpoint.unpack(model, checkpoint.load_arrays(folder / "arrays"))
-    model.eval()
-    return model, about
+    return checkpoint.load_network(folder)

@@ -210,7 +210,9 @@ class Students:
         """On every device of the mesh, whole."""
         if self.mesh is None:
             return jax.tree.map(jnp.asarray, tree)
-        return jax.device_put(tree, jax.NamedSharding(self.mesh, PartitionSpec()))
+        whole = jax.NamedSharding(self.mesh, PartitionSpec())
+        # From the host: an array that already is on a device stays on that one where each process has one device only.
+        return jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf), whole), tree)
 
     def _compiled(self) -> Any:
         if self.mesh is None:

@@ -14,7 +14,6 @@ from nttzoo.zoo.index import (
     load_check,
     onnx_file,
     read_index,
-    sha256,
     verify,
 )
 
@@ -32,6 +31,5 @@ __all__ = [
     "load_check",
     "onnx_file",
     "read_index",
-    "sha256",
     "verify",
 ]

@@ -14,22 +14,25 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import jax.numpy as jnp
 from flax import nnx
 
 from nttzoo import architectures
-from nttzoo._util import console, provenance
+from nttzoo._util import console, files, schema
 from nttzoo._util.deprecation import renamed_attribute
 from nttzoo.architectures import ARCHITECTURES
-from nttzoo.data import SOURCES, InputSpec
-from nttzoo.errors import OptionError, RunError, UnknownName, ZooError
+from nttzoo.data import SOURCES
+from nttzoo.errors import FileError, OptionError, RunError, UnknownName, ZooError
 from nttzoo.sparsity.density import check_density
 from nttzoo.sparsity.schemes import SCHEMES
+from nttzoo.zoo import changes
 
 FORMAT = 1
 Weights = Literal["init", "trained"]
+UNKNOWN_LIMIT = 2**32  # bytes of a file of an architecture that is not registered
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -121,8 +124,8 @@ def _places(only: Path | None = None) -> dict[str, _Place]:
     """The entries of all homes, or of one, by name; one's own go before the package's of the same name."""
     found = {}
     for home in [only] if only else homes():
-        index = home / "models" / "index.json"
-        if index.exists():
+        changes.settle(home)
+        if os.path.lexists(home / "models" / "index.json"):
             for name, entry in read_index(home).items():
                 found[name] = _Place(home, name, entry)
     return found
@@ -130,15 +133,13 @@ def _places(only: Path | None = None) -> dict[str, _Place]:
 
 def read_index(home: Path) -> dict[str, dict[str, Any]]:
     """{name: what the index says of it} of one folder."""
-    content = provenance.read_json(home / "models" / "index.json")
-    if not isinstance(content, dict) or not isinstance(content.get("entries"), dict):
-        raise ZooError(f"{home / 'models' / 'index.json'} is not the index of a zoo.")
-    if content.get("format") != FORMAT:
-        raise ZooError(
-            f"{home / 'models' / 'index.json'} has format {content.get('format')}; this version of nttzoo reads "
-            f"{FORMAT}. Update nttzoo."
+    path = home / "models" / "index.json"
+    content = files.read_json(path)
+    if isinstance(content, dict) and content.get("format", FORMAT) != FORMAT:
+        raise FileError(
+            path, f"has format {content['format']}; this version of nttzoo reads {FORMAT}", "Update nttzoo."
         )
-    return content["entries"]
+    return schema.validate(path, content, schema.Index, what="the index of a zoo")["entries"]
 
 
 def list_models(
@@ -198,13 +199,26 @@ def _find(name: str) -> _Place:
     return places[name]
 
 
+def _steadily(name: str, action: Callable[[_Place], T]) -> T:
+    """The result of an action on an entry; done again if the entry was published anew meanwhile."""
+    while True:
+        place = _find(name)
+        try:
+            return action(place)
+        except FileError:
+            if _find(name) == place:
+                raise
+
+
 def info(name: str) -> Entry:
     """All that is known of a published network."""
-    place = _find(name)
-    check(place)
-    metrics = provenance.read_json(place.folders[0] / "metrics.json")
+    return _steadily(name, _info)
+
+
+def _info(place: _Place) -> Entry:
+    metrics = check(place)
     keys = ("name", "architecture", "dataset", "density", "scheme", "recipe", "seed", "speedup", "command")
-    size = sum(path.stat().st_size for folder in place.folders for path in folder.rglob("*") if path.is_file())
+    size = sum(path.stat().st_size for path in (*files_of(place.home, place.name).values(), place.manifest))
     return Entry(
         **{key: metrics[key] for key in keys},
         license=metrics["licence"],
@@ -240,8 +254,6 @@ def load(
       >>> model = nttzoo.load("lenet300-mnist-1pct-global")
       >>> logits = model(model.input_spec.standardize(images))
     """
-    from nttzoo import checkpoint  # Orbax takes a while to import
-
     if weights not in ("init", "trained"):
         raise OptionError(f"weights={weights!r} is not one of 'init', 'trained'.")
     if not isinstance(name, str | os.PathLike):
@@ -249,15 +261,29 @@ def load(
     if is_folder(name):
         return _load_own(Path(name), weights, factory)
     name = str(name)
-    place = _find(name)
+    _find(name)
     if factory is not None:
         raise OptionError(f"{name!r} is published and needs no factory: leave it out.")
-    check(place)
-    metrics = provenance.read_json(place.folders[0] / "metrics.json")
-    model = architectures.blank(metrics["architecture"], InputSpec.from_dict(metrics), seed=metrics["seed"])
-    checkpoint.unpack(model, checkpoint.load_arrays(place.folders[1] / weights))
-    model.eval()
-    return model
+
+    def load_published(place: _Place) -> Any:
+        return _load_weights(place, check(place), weights)
+
+    return _steadily(name, load_published)
+
+
+def _load_weights(place: _Place, metrics: dict[str, Any], weights: str) -> Any:
+    """A network from a private copy of its arrays, whose bytes are compared with the manifest once more."""
+    from nttzoo import checkpoint
+    from nttzoo.checkpoint import networks
+
+    abstract, spec = networks.abstract_network(place.folders[0] / "metrics.json", metrics)
+    below = f"checkpoints/{place.name}/{weights}/"
+    listed = {path: entry for path, entry in _read_manifest(place)["files"].items() if path.startswith(below)}
+    present = {path: file for path, file in files_of(place.home, place.name).items() if path.startswith(below)}
+    options: Any = {"owner": place.name, "cure": place.cure, "limit": networks.file_limit(abstract)}
+    with files.copied(place.home, listed, present, **options) as copy:
+        arrays = checkpoint.load_arrays(copy / below, checkpoint.layout(abstract), source=place.home / below)
+    return networks.build(metrics, spec, arrays, place.home / below)
 
 
 def _load_own(folder: Path, weights: Weights, factory: Callable[[], nnx.Module] | None) -> Any:
@@ -278,9 +304,12 @@ def _load_own(folder: Path, weights: Weights, factory: Callable[[], nnx.Module] 
 
 def onnx_file(name: str) -> Path:
     """The ONNX file of a published network's trained weights, checked."""
-    place = _find(name)
-    check(place)
-    return place.folders[0] / "model.onnx"
+
+    def checked(place: _Place) -> Path:
+        check(place)
+        return place.folders[0] / "model.onnx"
+
+    return _steadily(name, checked)
 
 
 @dataclass(frozen=True)
@@ -315,49 +344,65 @@ def load_check(name: str) -> LoadCheck:
 # Checking.
 
 
-def check(place: _Place) -> None:
-    """Raises, with the file's name, unless an entry's files are exactly those of its manifest."""
-    if not place.manifest.is_file() or place.manifest.is_symlink():
-        raise ZooError(f"{place.manifest} is missing. {place.cure}")
-    if sha256(place.manifest) != place.listed["manifest_sha256"]:
-        raise ZooError(f"{place.manifest} is not the one in the index: it was changed. {place.cure}")
-    manifest = provenance.read_json(place.manifest)
-    if manifest["name"] != place.name:
-        raise ZooError(f"{place.manifest} is that of {manifest['name']!r}, not of {place.name!r}. {place.cure}")
-    listed = manifest["files"]
+def check(place: _Place) -> dict[str, Any]:
+    """The metrics of an entry. Raises, with the file's name, unless its files are exactly those of its manifest."""
+    from nttzoo.checkpoint import networks
+    from nttzoo.zoo import metrics as metrics_file
+
+    listed = _read_manifest(place)["files"]
     present = files_of(place.home, place.name)
-    for extra in sorted(present.keys() - listed.keys()):
-        raise ZooError(f"{place.home / extra} does not belong to {place.name!r}. Remove it.")
-    for name, expected in listed.items():
-        path = place.home / name
-        if name not in present:
-            raise ZooError(f"{path} of {place.name!r} is missing. {place.cure}")
-        if path.stat().st_size != expected["size"] or sha256(path) != expected["sha256"]:
-            raise ZooError(f"{path} of {place.name!r} was changed or cut short. {place.cure}")
+    path = place.folders[0] / "metrics.json"
+    told = listed.get(path.relative_to(place.home).as_posix())
+    if told is None:
+        raise FileError(place.manifest, "does not list metrics.json", place.cure)
+    if not path.exists():
+        raise FileError(path, f"of {place.name!r} is missing", place.cure)
+    content = files.read_bytes(path)
+    if hashlib.sha256(content).hexdigest() != told["sha256"]:
+        raise FileError(path, f"of {place.name!r} was changed or cut short", place.cure)
+    metrics = metrics_file.parse(path, content, place.name)
+    limit = UNKNOWN_LIMIT
+    if metrics["architecture"] in architectures.ARCHITECTURES:
+        limit = networks.file_limit(networks.abstract_network(path, metrics)[0])
+    for file in present.values():
+        files.check_size(file, limit)
+    files.check_listed(place.home, listed, present, owner=place.name, cure=place.cure)
+    return metrics
+
+
+def _read_manifest(place: _Place) -> dict[str, Any]:
+    if not os.path.lexists(place.manifest):
+        raise FileError(place.manifest, "is missing", place.cure)
+    content = files.read_bytes(place.manifest)
+    if hashlib.sha256(content).hexdigest() != place.listed["manifest_sha256"]:
+        raise FileError(place.manifest, "is not the one in the index: it was changed", place.cure)
+    manifest = schema.validate(place.manifest, files.parse_json(place.manifest, content), schema.Manifest)
+    if manifest["name"] != place.name:
+        raise FileError(place.manifest, f"is that of {manifest['name']!r}, not of {place.name!r}", place.cure)
+    return manifest
 
 
 def files_of(home: Path, name: str) -> dict[str, Path]:
-    """{path below home: path} of all files of an entry but its manifest; a symbolic link is refused."""
+    """{path below home: path} of all files of an entry but its manifest; links, pipes and devices are refused."""
     found = {}
     for folder in (home / "models" / name, home / "checkpoints" / name):
-        for path in sorted([folder, *folder.rglob("*")]):
-            if path.is_symlink():
-                raise ZooError(f"{path} is a symbolic link; entries hold files only.")
-            if path.is_file() and path != home / "checkpoints" / name / "manifest.json":
+        if folder.is_symlink():
+            raise FileError(folder, "is a symbolic link; only regular files belong here")
+        for path in sorted(files.walk(folder)) if folder.is_dir() else ():
+            if path != home / "checkpoints" / name / "manifest.json":
                 found[path.relative_to(home).as_posix()] = path
     return found
 
 
-def sha256(path: Path) -> str:
-    """The SHA-256 of a file, as hex digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def verify(home: Path | None = None, *, leave_out: Collection[str] = ()) -> list[str]:
-    """Checks all entries, or those of one folder; returns their names, or raises at one that is not as published."""
+    """Checks all entries, or those of one folder; returns their names, or raises at one that is not as published.
+
+    All files are compared with their manifests first; then every array is compared with what its network needs.
+    """
     every = [place for one in ([home] if home else homes()) for place in _places(one).values()]
     places = [place for place in every if place.name not in leave_out]
-    for place in places:
-        check(place)
+    checked = [check(place) for place in places]
+    for place, metrics in zip(places, checked, strict=True):
+        for weights in ("init", "trained") if metrics["architecture"] in architectures.ARCHITECTURES else ():
+            _load_weights(place, metrics, weights)
     return sorted(place.name for place in places)

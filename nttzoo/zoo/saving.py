@@ -11,7 +11,8 @@ from typing import Any
 from flax import nnx
 
 from nttzoo import architectures, checkpoint, search
-from nttzoo._util import files, provenance
+from nttzoo._util import files, provenance, schema
+from nttzoo.checkpoint import networks
 from nttzoo.data import InputSpec
 from nttzoo.errors import ModelError, OptionError
 from nttzoo.nn import masked_layers, path_name, sparsify
@@ -68,20 +69,22 @@ def save(model: nnx.Module, folder: str | os.PathLike[str], *, input_spec: Input
 def is_saved(folder: Path) -> bool:
     """Whether `save` wrote this folder (and not a search)."""
     path = folder / "model.json"
-    return path.is_file() and "variables" in provenance.read_json(path)
+    content = files.read_json(path) if path.exists() else None
+    return isinstance(content, dict) and "variables" in content
 
 
 def load_saved(folder: Path, factory: Factory | None) -> Any:
     """The model that `save` wrote, in evaluation mode."""
-    files.verify(folder)
-    about = provenance.read_json(folder / "model.json")
+    path = folder / "model.json"
+    about = schema.read(path, schema.SavedFile, what="the description of a model that nttzoo.save wrote")
+    if "mean" in about or (about["architecture"] and factory is None):
+        schema.validate(path, about, schema.Inputs if "mean" in about else schema.ShapesOnly)
     model = _build(folder, about, factory)
     if differences := _differences(about["variables"], _variables(model)):
         raise ModelError(f"{folder} holds another network than {type(model).__name__}: {differences}.")
-    checkpoint.unpack(model, checkpoint.load_arrays(folder / "arrays"))
+    _fill(model, folder)
     if "mean" in about:
         model.input_spec = InputSpec.from_dict(about)
-    model.eval()
     return model
 
 
@@ -92,9 +95,16 @@ def load_student(folder: Path, factory: Factory | None) -> Any:
     model = _call(factory)
     if not _has_masks(model):
         sparsify(model, copy=False)
-    checkpoint.unpack(model, checkpoint.load_arrays(folder / "arrays"))
-    model.eval()
+    _fill(model, folder)
     return model
+
+
+def _fill(model: Any, folder: Path) -> None:
+    """Sets a model's arrays from a folder, whose files are checked, and puts it in evaluation mode."""
+    with files.verified_copy(folder, limit=networks.file_limit(model)) as copy:
+        arrays = checkpoint.load_arrays(copy / "arrays", checkpoint.layout(model), source=folder / "arrays")
+    checkpoint.unpack(model, arrays, source=folder / "arrays")
+    model.eval()
 
 
 def _build(folder: Path, about: dict[str, Any], factory: Factory | None) -> Any:
@@ -110,7 +120,8 @@ def _build(folder: Path, about: dict[str, Any], factory: Factory | None) -> Any:
             "load(..., factory=f), where f() makes a model of this class with any weights."
         )
     if "mean" in about:
-        return architectures.blank(about["architecture"], InputSpec.from_dict(about), seed=0)
+        _, spec = networks.abstract_network(folder / "model.json", {**about, "seed": 0})
+        return architectures.blank(about["architecture"], spec, seed=0)
     shapes: dict[str, Any] = {"num_classes": about["num_classes"], "input_shape": tuple(about["input_shape"])}
     return architectures.create(about["architecture"], rngs=0, **shapes)
 

@@ -424,7 +424,17 @@ def test_a_library_is_built_once(tmp_path, monkeypatch):
     first = build.build(source, input_shape=shape, threads=1, cache=tmp_path)
     stamp = first.library.stat().st_mtime_ns
     assert build.build(source, input_shape=shape, threads=1, cache=tmp_path).library.stat().st_mtime_ns == stamp
-    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".sha256", ".so"]
+    assert [path.suffix for path in tmp_path.iterdir()] == [".so"]
+
+
+def test_a_cache_that_others_can_write_to_is_refused(tmp_path):
+    source, shape = to_source(Graph((3,)).add("Relu").proto())
+    (tmp_path / "cache").mkdir(mode=0o755)
+    with pytest.raises(errors.FileError, match=r"cache must belong to you and be closed to others"):
+        build.build(source, input_shape=shape, threads=1, cache=tmp_path / "cache")
+    (tmp_path / "link").symlink_to(tmp_path)
+    with pytest.raises(errors.FileError, match="link is not a folder"):
+        build.build(source, input_shape=shape, threads=1, cache=tmp_path / "link")
 
 
 # Bad input.

@@ -80,7 +80,7 @@ def test_one_process_at_a_time_writes_a_comparison(tmp_path, monkeypatch):
 
     monkeypatch.setattr(baselines, "make_network", meanwhile)
     comparison.run(asked, data.load("mnist5k"), **where)
-    assert [path.name for path in tmp_path.iterdir()] == ["c.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".c.json.lock", "c.json"]
 
 
 def test_a_comparison_grows_case_by_case_and_goes_on(tmp_path, monkeypatch, capsys):

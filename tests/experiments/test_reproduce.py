@@ -159,7 +159,7 @@ def test_published_students_need_no_search():
 def test_what_another_process_does_is_left_to_it(workplace, monkeypatch):
     place, _, _ = workplace
     case = Case(**SMOKE, method="magnitude", density=0.5)
-    with reproduce._alone(case.file(place.results)):
+    with reproduce.lock.alone_with(case.file(place.results)):
         said = []
         assert reproduce.run([case], place, say=said.append) == [case]
         assert "another process" in said[-1]

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nttzoo import architectures, data, nn, search
+from nttzoo._util import files
 from nttzoo.errors import (
     DataError,
     DensityError,
@@ -424,12 +425,15 @@ def test_going_on_with_other_devices_or_other_code_is_said(tmp_path):
 
     go_on()
     go_on()
-    lines = (tmp_path / "metrics.jsonl").read_text()
+    (path,) = (tmp_path / "checkpoints").glob("*/reports.jsonl")
+    lines = path.read_text()
     assert '"devices": 1' in lines
-    (tmp_path / "metrics.jsonl").write_text(lines.replace('"devices": 1', '"devices": 8'))
+    path.write_text(lines.replace('"devices": 1', '"devices": 8'))
+    files.seal(path.parent)
     with pytest.warns(UserWarning, match="had 8 device.* goes on with 1"):
         go_on()
-    (tmp_path / "metrics.jsonl").write_text(re.sub('"code": "[^"]*"', '"code": "0123456789ab"', lines))
+    path.write_text(re.sub('"code": "[^"]*"', '"code": "0123456789ab"', lines))
+    files.seal(path.parent)
     with pytest.warns(UserWarning, match=r"another version of nttzoo's code \(0123456789ab, now "):
         go_on()
 

@@ -1,9 +1,10 @@
-"""The same search on one device, on eight, and on two hosts; devices and hosts are pretended."""
+"""The same search on one device, on eight, and in several processes; devices and hosts are simulated."""
 
 import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from nttzoo import search
 from nttzoo.sparsity import masks
 
 QUICK = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # most of the time is compilation
+SCRIPT = Path(__file__).parents[2] / "scripts" / "search.py"
 PROGRAM = Path(__file__).parents[1] / "search_on_devices.py"
 
 
@@ -53,17 +55,22 @@ def test_eight_devices_find_what_one_finds(tmp_path, model, tangents, outputs):
     assert_same(tmp_path / "one.npz", tmp_path / "eight.npz")
 
 
-def on_two_hosts(out, *arguments, expected=0):
+def environments(processes):
+    """The variables that make processes join each other, one dictionary each."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
-    common = {"JAX_COORDINATOR_ADDRESS": f"localhost:{port}", "JAX_NUM_PROCESSES": "2"}
-    hosts = (launch(out, *arguments, devices=2, JAX_PROCESS_ID=str(i), **common) for i in range(2))
+    common = {"JAX_COORDINATOR_ADDRESS": f"localhost:{port}", "JAX_NUM_PROCESSES": str(processes)}
+    return [{**common, "JAX_PROCESS_ID": str(i)} for i in range(processes)]
+
+
+def on_hosts(out, *arguments, processes=2, devices=2, expected=0):
+    hosts = [launch(out, *arguments, devices=devices, **own) for own in environments(processes)]
     return finish(*hosts, expected=expected)
 
 
 def test_two_hosts_run_a_search_to_its_report(tmp_path):
-    on_two_hosts(tmp_path / "run", "run")
+    on_hosts(tmp_path / "run", "run", devices=1)  # one device each, as on SLURM
     assert {"summary.json", "report.png"} <= {path.name for path in (tmp_path / "run").iterdir()}
     model, _ = search.load_student(tmp_path / "run" / "students" / "3pct-layerwise")
     assert masks.density_report(model).total.density == pytest.approx(0.03, abs=1e-4)
@@ -72,18 +79,63 @@ def test_two_hosts_run_a_search_to_its_report(tmp_path):
 def test_a_refusal_on_the_first_host_stops_both(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.tex").write_text("years of work")
-    errors = on_two_hosts(tmp_path / "run", "run", expected=1)
+    errors = on_hosts(tmp_path / "run", "run", expected=1)
     assert "not the folder of a run" in errors[0]
     assert "another host failed" in errors[1]
 
 
-def test_two_hosts_save_go_on_and_find_what_one_device_finds(tmp_path):
+@pytest.mark.parametrize(("processes", "devices"), [(2, 1), (2, 2), (3, 1)])
+def test_hosts_save_go_on_and_find_what_one_device_finds(tmp_path, processes, devices):
     arguments = ("lenet300", "all", 2)
+    cluster = {"processes": processes, "devices": devices}
     finish(launch(tmp_path / "one.npz", *arguments, 1, devices=1))
-    on_two_hosts(tmp_path / "two.npz", *arguments, "distributed", 3)
-    assert not (tmp_path / "two.npz").exists(), "stopped on the way"
-    on_two_hosts(tmp_path / "two.npz", *arguments, "distributed", 0)
-    assert_same(tmp_path / "one.npz", tmp_path / "two.npz")
-    on_two_hosts(tmp_path / "whole.npz", *arguments, "distributed")
-    with np.load(tmp_path / "two.npz") as cut, np.load(tmp_path / "whole.npz") as whole:
+    on_hosts(tmp_path / "cut.npz", *arguments, "distributed", 3, **cluster)
+    assert not (tmp_path / "cut.npz").exists(), "stopped on the way"
+    on_hosts(tmp_path / "cut.npz", *arguments, "distributed", 0, **cluster)
+    assert_same(tmp_path / "one.npz", tmp_path / "cut.npz")
+    on_hosts(tmp_path / "whole.npz", *arguments, "distributed", **cluster)
+    with np.load(tmp_path / "cut.npz") as cut, np.load(tmp_path / "whole.npz") as whole:
         assert all(np.array_equal(cut[name], whole[name]) for name in whole.files), "bit for bit"
+
+
+def states(folder):
+    return {int(path.name) for path in (folder / "checkpoints").glob("*") if path.name.isdigit()}
+
+
+def search_in(folder, processes):
+    """A long search on one device per process, by the command line; returns when it has saved a new state."""
+    before = max(states(folder), default=-1)
+    options = ["--epochs", "500", "--batch-size", "96", "--save-every", "0", "--distributed", "--out", str(folder)]
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=1", "JAX_PLATFORMS": "cpu", **QUICK}
+    hosts = [
+        subprocess.Popen(
+            [sys.executable, SCRIPT, *options], env={**os.environ, **flags, **own}, stderr=subprocess.PIPE, text=True
+        )
+        for own in environments(processes)
+    ]
+    deadline = time.monotonic() + 200
+    while max(states(folder), default=-1) <= before:
+        assert time.monotonic() < deadline
+        assert all(host.poll() is None for host in hosts), [host.stderr.read() for host in hosts if host.poll()]
+        time.sleep(0.1)
+    return hosts
+
+
+@pytest.mark.parametrize(("processes", "victim"), [(2, 0), (3, 1)])
+def test_when_a_process_is_killed_the_others_end_soon_and_the_run_goes_on(tmp_path, processes, victim):
+    folder = tmp_path / "run"
+    hosts = search_in(folder, processes)
+    hosts.pop(victim).kill()
+    died = time.monotonic()
+    for host in hosts:
+        _, text = host.communicate(timeout=60)
+        assert host.returncode == 75, text
+        assert "nttzoo: PeerError: another process of this run died" in text
+        assert "stack trace" not in text
+        assert time.monotonic() - died < 30
+    hosts = search_in(folder, processes)  # goes on, further than before
+    for host in hosts:
+        host.terminate()
+    for host in hosts:
+        _, text = host.communicate(timeout=60)
+        assert host.returncode == 143, text

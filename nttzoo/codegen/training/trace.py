@@ -134,7 +134,7 @@ def _graph(plain: nnx.Module, input_shape: tuple[int, ...]) -> onnx.ModelProto:
         return onnx.load(file)
     proto = export.graph_of(plain, ("B", *input_shape), opset=17, layout="NHWC", name="network")
     with suppress(OSError, RunError):  # a cache that cannot be written is no reason not to train
-        file.parent.mkdir(parents=True, exist_ok=True)
+        files.private_folder(file.parent)
         files.write_bytes(file, proto.SerializeToString())
     return proto
 
