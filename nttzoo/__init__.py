@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from nttzoo.codegen import compile as compile
     from nttzoo.codegen import export_c as export_c
     from nttzoo.codegen.training import compile_training as compile_training
+    from nttzoo.codegen.training import export_training_c as export_training_c
     from nttzoo.export import export_onnx as export_onnx
     from nttzoo.nn import densify as densify
     from nttzoo.nn import sparsify as sparsify
@@ -71,6 +72,7 @@ _NAMES = {
     "export_c": "codegen",
     "compile": "codegen",
     "compile_training": "codegen.training",
+    "export_training_c": "codegen.training",
 }
 
 __all__ = ["__version__", *_NAMES, *_MODULES]

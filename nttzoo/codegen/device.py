@@ -15,6 +15,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jaxtyping import Float
 
 from nttzoo import architectures, codegen, data, export, zoo
@@ -45,7 +46,7 @@ static const float images[@COUNT@][@UPPER@_INPUTS] = {
 @IMAGES@
 };
 static float arena[@UPPER@_ARENA];
-static float output[@UPPER@_OUTPUTS];
+@MEMORY@
 
 /* A word to the emulator, as a debugger on a real board would hear it. */
 static int tell(int what, const void *about) {
@@ -66,21 +67,45 @@ static void print_bits(float value) {
     tell(4, text);
 }
 
-void start(void) {
+/* A function of its own: `start` must not touch the floating-point unit before it is on. */
+__attribute__((noinline)) static void work(void) {
     int i, k;
+@BODY@}
+
+void start(void) {
     *(volatile uint32_t *)0xE000ED88 |= 0xFu << 20; /* the floating-point unit on */
     __asm__ volatile("dsb\\n isb");
-    for (i = 0; i < @COUNT@; i++) {
-        @NAME@_run(images[i], output, arena);
-        for (k = 0; k < @UPPER@_OUTPUTS; k++) print_bits(output[k]);
-        tell(4, "\\n");
-    }
+    work();
     tell(0x18, (const void *)0x20026);
     for (;;) { }
 }
 
 __attribute__((section(".vectors"), used)) static void (*const vectors[])(void) = {(void (*)(void))0x20400000, start};
 """
+
+
+ANSWER = """\
+    for (i = 0; i < @COUNT@; i++) {
+        @NAME@_run(images[i], output, arena);
+        for (k = 0; k < @UPPER@_OUTPUTS; k++) print_bits(output[k]);
+        tell(4, "\\n");
+    }
+"""
+
+TRAIN = """\
+    (void)k;
+    @NAME@_init(&state);
+    for (i = 0; i < @STEPS@; i++) print_bits(@NAME@_train(&state, arena, images[0], labels, @COUNT@, @RATE@));
+"""
+
+
+@dataclass(frozen=True)
+class LearnedOnDevice:
+    """The loss before each step on the device, and what it took of it, in bytes: flash (code and tables) and RAM."""
+
+    losses: Float[np.ndarray, " steps"]
+    flash: int
+    ram: int
 
 
 @dataclass(frozen=True)
@@ -131,6 +156,29 @@ def missing_tools() -> list[str]:
 
 def run(source: Source, inputs: Float[np.ndarray, "n ..."]) -> OnDevice:
     """Builds a network for the microcontroller and runs it on a few inputs."""
+    printed, flash = _emulate(source, _main(source, inputs, ANSWER, "static float output[@UPPER@_OUTPUTS];"))
+    words = np.array([int(word, 16) for word in printed.split()], np.uint32)
+    outputs = words.view(np.float32).reshape(len(inputs), source.outputs)
+    return OnDevice(outputs, flash, 4 * source.arena)
+
+
+def train(
+    model: nnx.Module, images: Float[np.ndarray, "n ..."], labels: np.ndarray, *, steps: int, learning_rate: float
+) -> LearnedOnDevice:
+    """Trains a network on the microcontroller: `steps` steps of Adam on the same few images."""
+    from nttzoo.codegen.training import freestanding
+
+    source, state = freestanding.training_source(model, "network")
+    numbers = ", ".join(str(int(label)) for label in labels)
+    memory = f"static struct {source.name}_state state;\nstatic const uint8_t labels[] = {{{numbers}}};"
+    body = TRAIN.replace("@STEPS@", str(steps)).replace("@RATE@", f"{learning_rate:.9e}f")
+    printed, flash = _emulate(source, _main(source, np.asarray(images, np.float32), body, memory))
+    words = np.array([int(word, 16) for word in printed.split()], np.uint32)
+    return LearnedOnDevice(words.view(np.float32), flash, 4 * source.arena + state)
+
+
+def _emulate(source: Source, program: str) -> tuple[str, int]:
+    """(what a program around a network prints on the emulated board, bytes of the network's code and tables)."""
     if missing := missing_tools():
         raise ExportError(
             f"{', '.join(missing)} not found. On Debian: apt install gcc-arm-none-eabi libnewlib-arm-none-eabi "
@@ -139,7 +187,7 @@ def run(source: Source, inputs: Float[np.ndarray, "n ..."]) -> OnDevice:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         build.write(source, folder)
-        (folder / "main.c").write_text(_main(source, inputs))
+        (folder / "main.c").write_text(program)
         (folder / "board.ld").write_text(LINKER)
         _do([COMPILER, *FLAGS, "-c", f"{source.name}.c", "-o", "network.o"], folder)
         libraries = ["-nostartfiles", "-T", "board.ld", "-lc", "-lm", "-lgcc"]
@@ -147,15 +195,18 @@ def run(source: Source, inputs: Float[np.ndarray, "n ..."]) -> OnDevice:
         text, data, _ = _do([SIZE, "network.o"], folder).splitlines()[1].split()[:3]
         emulate = [EMULATOR, "-M", BOARD, "-nographic", "-semihosting-config", "enable=on,target=native"]
         printed = _do([*emulate, "-monitor", "none", "-serial", "none", "-kernel", "program.elf"], folder)
-    words = np.array([int(word, 16) for word in printed.split()], np.uint32)
-    outputs = words.view(np.float32).reshape(len(inputs), source.outputs)
-    return OnDevice(outputs, int(text) + int(data), 4 * source.arena)
+    return printed, int(text) + int(data)
 
 
-def _main(source: Source, inputs: np.ndarray) -> str:
+def _main(source: Source, inputs: np.ndarray, body: str, memory: str) -> str:
+    """The program around a network: what it does with its images, and the memory that it needs for that."""
     rows = [", ".join(f"{float(value):.9e}f" for value in image.ravel()) for image in inputs]
     parts = {"@NAME@": source.name, "@UPPER@": source.name.upper(), "@COUNT@": str(len(inputs))}
-    text = MAIN.replace("@IMAGES@", ",\n".join(f"{{{row}}}" for row in rows))
+    text = (
+        MAIN.replace("@BODY@", body)
+        .replace("@MEMORY@", memory)
+        .replace("@IMAGES@", ",\n".join(f"{{{row}}}" for row in rows))
+    )
     for mark, part in parts.items():
         text = text.replace(mark, part)
     return text
@@ -168,5 +219,5 @@ def _do(command: list[str], folder: Path) -> str:
     except subprocess.TimeoutExpired as error:
         raise ExportError(f"{command[0]} did not end within {error.timeout:.0f} s.") from error
     if done.returncode:
-        raise ExportError(f"{command[0]} failed: {done.stderr.strip()[-500:]}")
+        raise ExportError(f"{command[0]} failed: {done.stderr.strip()[:300]} ... {done.stderr.strip()[-300:]}")
     return done.stdout or done.stderr

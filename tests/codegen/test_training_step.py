@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import re
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +15,7 @@ from hypothesis import strategies as st
 
 import nttzoo
 from nttzoo import architectures, codegen, nn
-from nttzoo.codegen.training import UpdateRule, compile_training, trace
-from nttzoo.codegen.training import graph as graphs
-from nttzoo.codegen.training import source as sources
+from nttzoo.codegen.training import UpdateRule, compile_training
 from nttzoo.errors import ExportError, OptionError, ShapeError, TrainingError
 
 pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
@@ -430,44 +423,3 @@ def test_a_missing_compiler_is_said(monkeypatch):
     monkeypatch.delenv("CC", raising=False)
     with pytest.raises(ExportError, match="there is no C compiler"):
         compile_training(small())
-
-
-def rough():
-    """A network with borders, strides, overlapping windows and a residual path."""
-    parts = [conv(3, 4), nnx.relu, Residual(4, 2), pooled("max", (3, 3), (2, 2), "SAME")]
-    return pruned(Body(parts, (7, 6, 3), 4, rngs=nnx.Rngs(0)))
-
-
-SANITIZED = """
-import sys
-from pathlib import Path
-sys.path[:0] = {path!r}
-from test_training_step import *
-from pathlib import Path
-from nttzoo.codegen.training import library, tables
-model = rough()
-program, parameters = trace.trace(model, (7, 6, 3), dropout=True)
-graph = graphs.resolve(program)
-made = tables.make(graph, parameters.survivors(model))
-step = library.Library(Path({library!r}), sources.host_source(graph, block=16, channels=3), made)
-memory = library.Memory.start(parameters.flatten(model)[made.parameters].astype(np.float32))
-images, labels = batch_for((7, 6, 3), 4, n=37)
-order = np.tile(np.arange(37), (3, 1))
-outcome = step.run(memory, images, labels, order, mode=library.TRAIN, threads=2, rates=np.full(3, 1e-3))
-print("steps", outcome.done)
-"""
-
-
-@pytest.mark.slow
-def test_address_and_undefined_behavior_sanitizers_are_silent(tmp_path):
-    program, _ = trace.trace(rough(), (7, 6, 3), dropout=True)
-    code, library = tmp_path / "training.c", tmp_path / "training.so"
-    code.write_text(sources.host_source(graphs.resolve(program), block=16, channels=3).code)
-    flags = ["-std=gnu99", "-O1", "-g", "-march=native", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    subprocess.run(["gcc", *flags, "-shared", "-fPIC", "-pthread", code, "-o", library], check=True)
-    runtime = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
-    environment = os.environ | {"LD_PRELOAD": runtime.stdout.strip(), "ASAN_OPTIONS": "detect_leaks=0"}
-    script = SANITIZED.format(path=[str(Path(__file__).parent), *sys.path], library=str(library))
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=False)
-    assert "steps 3" in ended.stdout, ended.stderr[-3000:]
-    assert not re.search("ERROR: AddressSanitizer|runtime error", ended.stderr)

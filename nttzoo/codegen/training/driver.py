@@ -136,6 +136,14 @@ static void update(const struct rule *rule, float *theta, float *first, float *s
 }
 """
 
+MIX = """\
+static uint32_t mix(uint64_t x) {
+    x = (x ^ (x >> 31)) * 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9u;
+    return (uint32_t)(x >> 32);
+}
+"""
+
 HOST = """\
 #include <pthread.h>
 #include <sched.h>
@@ -185,12 +193,6 @@ static void wait_for_all(struct team *team) {
     while (__atomic_load_n(&team->turn, __ATOMIC_ACQUIRE) == turn) {
         if (++spins > 2000) sched_yield();
     }
-}
-
-static uint32_t mix(uint64_t x) {
-    x = (x ^ (x >> 31)) * 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9u;
-    return (uint32_t)(x >> 32);
 }
 
 static void run_slot(struct team *team, int64_t step, int64_t slot, int64_t thread) {
@@ -303,4 +305,117 @@ int64_t @NAME@_run(struct job *job) {
     for (i = 1; i < started; i++) pthread_join(threads[i], 0);
     return team.done;
 }
+"""
+
+# One example at a time, on memory that the caller provides.
+FREESTANDING = """\
+static struct net @NAME@_net(struct @NAME@_state *state) {
+    const struct net net = {lists, state->theta, state->back, starts, back_starts, norm_starts};
+    return net;
+}
+
+void @NAME@_init(struct @NAME@_state *state) {
+    int64_t i;
+    for (i = 0; i < SIZE; i++) {
+        state->theta[i] = initial[i];
+        state->first[i] = state->second[i] = state->gradient[i] = 0.0f;
+    }
+    state->powers[0] = state->powers[1] = 1.0;
+    state->steps = 0;
+}
+
+static void clear(float *arena) {
+    /* Borders must be zeros; the arena may hold anything. */
+    int64_t i;
+    for (i = 0; i < ARENA; i++) arena[i] = 0.0f;
+}
+
+float @NAME@_train(struct @NAME@_state *state, float *arena, const float *images, const uint8_t *labels, int count,
+                   float rate) {
+    const struct rule rule = {@RULE@};
+    const struct net net = @NAME@_net(state);
+    const int64_t first = 0;
+    struct block at;
+    double sum = 0.0;
+    int64_t i, hits = 0;
+    int e;
+    if (count < 1) return 0.0f;
+    clear(arena);
+    for (i = 0; i < BACK; i++) state->back[i] = state->theta[back_from[i]];
+    for (i = 0; i < SIZE; i++) state->gradient[i] = 0.0f;
+    at.gradient = state->gradient, at.partial = arena + ARENA, at.lanes = 0, at.train = 1;
+    for (e = 0; e < count; e++) {
+        const int32_t label = labels[e];
+        at.key = mix(@SEED@u + (uint64_t)state->steps * 0x100000001b3u + (uint64_t)e * 0x9e3779b1u);
+        load(arena, images + (int64_t)e * INPUTS, 0, &first, 1);
+        forward(arena, &net, &at);
+        loss(arena, &label, 1, @LOSS@, 1.0f / (float)count, 1, &sum, &hits);
+        backward(arena, &net, &at);
+    }
+    sum /= count;
+    if (!(sum - sum == 0.0)) return (float)sum;
+    state->powers[0] *= (double)rule.beta1, state->powers[1] *= (double)rule.beta2;
+    update(&rule, state->theta, state->first, state->second, state->gradient, 1, SIZE, rate,
+           (float)(1.0 - state->powers[0]), (float)(1.0 - state->powers[1]), 0, SIZE);
+    state->steps++;
+    return (float)sum;
+}
+
+void @NAME@_run(struct @NAME@_state *state, float *arena, const float *image, float *logits) {
+    const struct net net = @NAME@_net(state);
+    const int64_t first = 0;
+    struct block at = {0};
+    int k;
+    clear(arena);
+    load(arena, image, 0, &first, 1);
+    forward(arena, &net, &at);
+    for (k = 0; k < OUTPUTS; k++) logits[k] = arena[output_place[k]];
+}
+"""
+
+HEADER = """\
+/* {name}: a sparse network that learns, as plain C, made by nttzoo.
+ *
+ *     static struct {name}_state state;
+ *     static float arena[{upper}_ARENA];
+ *     {name}_init(&state);
+ *     loss = {name}_train(&state, arena, images, labels, count, {rate});
+ *     {name}_run(&state, arena, image, logits);
+ *
+ * One example is {inputs} floats; labels are 0 to {last}. No heap, one thread, batches of any size from 1; of the
+ * C library only sqrtf, where the machine has no instruction for it.
+ * A loss that is not finite leaves the weights as they were.
+ */
+#ifndef {upper}_H
+#define {upper}_H
+
+#include <stdint.h>
+
+#define {upper}_INPUTS {inputs}
+#define {upper}_OUTPUTS {outputs}
+#define {upper}_ARENA {arena}
+#define {upper}_WEIGHTS {size}
+
+struct {name}_state {{
+    float theta[{size}], back[{back}], first[{size}], second[{size}], gradient[{size}];
+    double powers[2];
+    uint32_t steps;
+}};
+
+#ifdef __cplusplus
+extern "C" {{
+#endif
+
+/* The network's initial weights; {optimizer} starts anew. */
+void {name}_init(struct {name}_state *state);
+/* One step on `count` examples with a learning rate; returns the mean loss before it. */
+float {name}_train(struct {name}_state *state, float *arena, const float *images, const uint8_t *labels, int count,
+                   float rate);
+void {name}_run(struct {name}_state *state, float *arena, const float *image, float *logits);
+
+#ifdef __cplusplus
+}}
+#endif
+
+#endif
 """

@@ -259,7 +259,8 @@ class Emitter:
         return [
             *lists,
             *bias,
-            f"vec *sum = at->partial, *sums = at->partial + row[{channels}];",
+            "vec *sum = at->partial;",
+            *([f"vec *sums = at->partial + row[{channels}];"] if has_bias else []),
             "int y, o, k;",
             f"for (k = 0; k < row[{channels}] + {channels}; k++) sum[k] = ZERO;",
             f"for (y = 0; y < {height}; y += {band}) {{",

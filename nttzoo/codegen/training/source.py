@@ -77,5 +77,5 @@ def host_source(graph: Graph, *, block: int, channels: int, name: str = "trainin
     """The source of a library that trains on this machine, with threads."""
     text, places = write(graph, block=block, channels=channels)
     head = "#include <stdint.h>\n#define RESTRICT restrict\n"
-    code = head + text + driver.HOST.replace("@NAME@", name)
+    code = head + text + driver.MIX + driver.HOST.replace("@NAME@", name)
     return TrainingSource(code, places.size, block, graph.source.size, graph.target.size)
