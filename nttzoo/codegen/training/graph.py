@@ -25,6 +25,7 @@ from nttzoo.codegen.ir import (
     View,
     conv_planes,
 )
+from nttzoo.codegen.training import kernels
 from nttzoo.codegen.training.trace import parameters_in
 from nttzoo.errors import ExportError
 
@@ -202,7 +203,10 @@ class _Resolver:
         name, elements = self.program.source, np.arange(int(np.prod(self.program.shapes[self.program.source])))
         seen = elements.reshape(self.program.shapes[name])
         while (users := self.program.users(name)) and isinstance(users[0], View):
-            seen, name = users[0].move(seen), users[0].output
+            moved = users[0].move(seen)
+            if not _is_whole(moved, elements.size):
+                break
+            seen, name = moved, users[0].output
         value = self.new("input", _planes(seen.shape), has_gradient=False)
         order = np.empty_like(elements)
         order[seen.ravel()] = elements
@@ -273,7 +277,14 @@ class _Resolver:
         target = self.new(op.name, planes)
         return self.add(Pooling(op.name, [source], target, op.kind, op.window, op.strides, op.pads, op.count_pads))
 
+    def whole(self, op: Op, value: Value, order: np.ndarray) -> tuple[Value, np.ndarray]:
+        """The value and its order, or a copy where a view repeats or leaves out elements."""
+        if _is_whole(order, value.size):
+            return value, order
+        return self.in_order(op, value, order), np.arange(order.size).reshape(order.shape)
+
     def norm(self, op: GroupNorm, value: Value, order: np.ndarray) -> tuple[Value, np.ndarray]:
+        value, order = self.whole(op, value, order)
         # Within a group the order of elements does not matter.
         groups = np.repeat(np.arange(op.groups), order.size // op.groups)
         if value.planes[0] % op.groups or not np.array_equal(groups[np.argsort(order.ravel())], groups):
@@ -313,7 +324,7 @@ class _Resolver:
         return left
 
     def map(self, op: Map) -> tuple[Value, np.ndarray]:
-        (value, order), *others = (self.seen[name] for name in op.inputs)
+        (value, order), *others = (self.whole(op, *self.seen[name]) for name in op.inputs)
         trained = {"scale": op.scale, "bias": op.shift}
         trained = {what: values for what, values in trained.items() if parameters_in(values).max() >= 0}
         if trained:
@@ -348,6 +359,8 @@ class _Resolver:
 
     def activations(self, name: str, value: Value, functions: list[Function]) -> Value:
         for function in functions:
+            if function[0] not in kernels.FUNCTIONS:
+                raise ExportError(f"{name}: {function[0]} has no backward rule.")
             target = self.new(f"{name}.{function[0]}", value.planes)
             value = self.add(Activation(f"{name}.{function[0]}", [value], target, function))
         return value
@@ -393,6 +406,11 @@ def _planes(shape: tuple[int, ...]) -> Planes:
     if len(shape) == 3:
         return shape[0], shape[1], shape[2]
     return int(np.prod(shape)), 1, 1
+
+
+def _is_whole(order: np.ndarray, size: int) -> bool:
+    """Whether a view has each of a value's elements once."""
+    return order.size == size and np.array_equal(np.sort(order.ravel()), np.arange(size))
 
 
 def _bias(op: Conv | Linear) -> np.ndarray:

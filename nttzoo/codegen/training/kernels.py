@@ -177,6 +177,10 @@ INLINE vec d_leaky_relu(vec x, float slope) { return CHOOSE(x < 0.0f, splat(slop
 INLINE vec f_elu(vec x, float a) { return CHOOSE(x > 0.0f, x, a * (exponential(x) - 1.0f)); }
 INLINE vec d_elu(vec x, float a) { return CHOOSE(x > 0.0f, splat(1.0f), a * exponential(x)); }
 """,
+    "silu": """\
+INLINE vec f_silu(vec x) { return x * sigmoid(x); }
+INLINE vec d_silu(vec x) { vec s = sigmoid(x); return s * (1.0f + x * (1.0f - s)); }
+""",
     "hard_swish": """\
 INLINE vec f_hard_swish(vec x) {
     vec gate = (x + 3.0f) * (1.0f / 6.0f);
@@ -195,7 +199,7 @@ INLINE vec f_clip(vec x, float low, float high) {
 INLINE vec d_clip(vec x, float low, float high) { return KEEP(x < high, KEEP(x > low, splat(1.0f))); }
 """,
 }
-NEEDS = {"gelu_tanh": ("tanh",)}  # functions in terms of others
+NEEDS = {"gelu_tanh": ("tanh",), "silu": ("sigmoid",)}  # functions in terms of others
 
 ROOT = """\
 INLINE vec inverse_root(vec x) {
