@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 
 from nttzoo._util import files
+from nttzoo._util.checks import check_path
 from nttzoo.errors import OptionError
 
 PACKAGES = ("nttzoo", "jax", "jaxlib", "flax", "optax", "numpy")
@@ -61,6 +62,7 @@ def _without_folders(argument: str) -> str:
 
 def check_writable(path: str | os.PathLike[str]) -> Path:
     """The path, if a file can be written there; asked before hours of work, not after."""
+    check_path("path", path)
     target = Path(path)
     if not target.parent.is_dir():
         raise OptionError(f"cannot write {target}: there is no folder {target.parent}. Make it first.")

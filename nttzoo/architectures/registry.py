@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any
 
 import jax
@@ -57,15 +58,19 @@ def create(name: str, *, num_classes: int = 10, input_shape: Shape | None = None
     `rngs` seeds weights and dropout: an `nnx.Rngs`, or a number.
     """
     make: Any = ARCHITECTURES[name]
-    if num_classes < 1:
-        raise ModelError(f"num_classes is {num_classes}; a classifier needs at least one.")
-    shape = tuple(input_shape or make.default_input_shape)
-    if len(shape) != 3 or min(shape) < 1:
+    if not _is_size(num_classes):
+        raise ModelError(f"num_classes is {num_classes!r}; a classifier needs at least one.")
+    shape = make.default_input_shape if input_shape is None else input_shape
+    if not isinstance(shape, list | tuple) or len(shape) != 3 or not all(_is_size(size) for size in shape):
         raise ShapeError(
             f"input_shape is (height, width, channels), for example {make.default_input_shape}; got {shape}."
         )
-    streams = nnx.Rngs(check_seed(rngs)) if isinstance(rngs, int) else rngs
-    return make(num_classes=num_classes, input_shape=shape, rngs=streams)
+    streams = rngs if isinstance(rngs, nnx.Rngs) else nnx.Rngs(check_seed(rngs, "rngs"))
+    return make(num_classes=num_classes, input_shape=tuple(shape), rngs=streams)
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
 
 
 def blank(name: str, spec: InputSpec, *, seed: int) -> Network:

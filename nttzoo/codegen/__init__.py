@@ -18,6 +18,7 @@ from flax import nnx
 
 from nttzoo import export, zoo
 from nttzoo._util import files
+from nttzoo._util.checks import check_choice, check_path, check_text
 from nttzoo._util.provenance import check_writable
 from nttzoo.data import InputSpec
 from nttzoo.errors import ExportError, FileError, OptionError
@@ -75,6 +76,9 @@ def export_c(
     `model`: an NNX model, the name of a published network, the Path of a search of one's own, or the Path of an ONNX
     file. `name`: what all symbols start with, if not like the file; made a C identifier if it is none.
     """
+    check_path("path", path)
+    if name is not None:
+        check_text("name", name)
     target = Path(path)
     if target.suffix != ".c":
         raise OptionError(f"{target} should end in .c; the header goes beside it.")
@@ -143,7 +147,7 @@ def compile(
       >>> outputs = run(images)  # uint8, or standardized floats
     """
     threads = os.cpu_count() or 1 if threads is None else threads
-    if not isinstance(threads, int) or threads < 1:
+    if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
         raise OptionError(f"threads is {threads!r}; it must be a whole number, 1 or more.")
     proto, oracle = _graph(model, weights, input_shape)
     source, shape = source_of(proto)
@@ -222,6 +226,7 @@ def _size(shape: tuple[int, ...]) -> int:
 
 def _graph(model: Model, weights: zoo.Weights, input_shape: tuple[int, ...] | None) -> tuple[onnx.ModelProto, Oracle]:
     """A network's ONNX graph, and what knows its outputs without our C: ONNX Runtime for a file, JAX for a model."""
+    check_choice("weights", weights, ("init", "trained"))
     if isinstance(model, str) and weights == "trained":
         model = zoo.onnx_file(model)  # what was published, and was checked then
     if isinstance(model, Path) and model.suffix == ".onnx":

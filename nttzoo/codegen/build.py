@@ -37,8 +37,7 @@ class Compiled:
 
     Example:
       >>> run = nttzoo.compile("lenet300-mnist-1pct-global")
-      >>> run.predict(images)  # uint8 [n, 28, 28, 1]
-      ['7', '2', '1']
+      >>> names = run.predict(images)  # uint8 [n, 28, 28, 1]
     """
 
     def __init__(

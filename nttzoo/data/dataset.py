@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Array, Float, Integer, Num
 
+from nttzoo._util.checks import check_count, check_number, check_seed, check_text, check_texts
 from nttzoo._util.deprecation import renamed_attribute, renamed_method
 from nttzoo.data.input_spec import InputSpec
 from nttzoo.errors import DataError, OptionError, ShapeError
@@ -33,7 +34,7 @@ class Unlabeled:
 
     def batches(self, size: int, *, seed: int) -> Iterator[np.ndarray]:
         """One epoch of batches [size, h, w, c] in a seeded order; a last, smaller rest is left out."""
-        for chosen in epoch_order(np.random.default_rng(seed), len(self), size):
+        for chosen in epoch_order(np.random.default_rng(check_seed(seed)), len(self), size):
             yield self.images[chosen]
 
 
@@ -52,14 +53,13 @@ class Labeled:
 
     def batches(self, size: int, *, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """One epoch of (images, labels) in a seeded order; a last, smaller rest is left out."""
-        for chosen in epoch_order(np.random.default_rng(seed), len(self), size):
+        for chosen in epoch_order(np.random.default_rng(check_seed(seed)), len(self), size):
             yield self.images[chosen], self.labels[chosen]
 
     def split(self, fraction: float, *, seed: int) -> tuple[Labeled, Labeled]:
         """(rest, held out): a seeded random `fraction` of the examples is held out."""
-        if not 0 <= fraction < 1:
-            raise OptionError(f"the held-out fraction must be in [0, 1), got {fraction}.")
-        order = np.random.default_rng(seed).permutation(len(self))
+        check_number("fraction", fraction, "the fraction held out, in [0, 1)", 0, 1)
+        order = np.random.default_rng(check_seed(seed)).permutation(len(self))
         held, rest = np.split(order, [round(fraction * len(self))])
         return Labeled(self.images[rest], self.labels[rest]), Labeled(self.images[held], self.labels[held])
 
@@ -138,6 +138,7 @@ class Dataset:
 
 def epoch_order(rng: np.random.Generator, examples: int, size: int) -> Integer[np.ndarray, "steps size"]:
     """The examples' indices in random order, cut into batches; a last, smaller rest is left out."""
+    check_count("batch size", size, least=0)
     if not 0 < size <= examples:
         raise OptionError(f"batch size {size} does not fit {examples} examples: choose 1 to {examples}.")
     steps = examples // size
@@ -154,6 +155,10 @@ def from_arrays(
     classes: tuple[str, ...] | None = None,
 ) -> Dataset:
     """A data set of one's own: images [n, h, w, c], uint8 or floating point, and integer labels [n]."""
+    check_text("name", name)
+    if classes is not None:
+        classes = check_texts("classes", classes)
+        check_count("the number of classes", len(classes))
     arrays = dict(zip(ARRAYS, map(np.asarray, (x_train, y_train, x_test, y_test)), strict=True))
     labels = np.concatenate([arrays["y_train"].reshape(-1), arrays["y_test"].reshape(-1)])
     if classes is None and labels.size and np.issubdtype(labels.dtype, np.integer):

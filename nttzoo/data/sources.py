@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import platformdirs
 
+from nttzoo._util.checks import check_flag, check_path
 from nttzoo.data import tfds
 from nttzoo.data.dataset import ARRAYS, Dataset, validated
 from nttzoo.errors import DataError
@@ -62,6 +63,9 @@ def load(name: str, *, data_dir: str | os.PathLike[str] | None = None, download:
     has prepared. Only with `download=True` does it use the network, through tensorflow-datasets.
     """
     source = SOURCES[name]
+    check_flag("download", download)
+    if data_dir is not None:
+        check_path("data_dir", data_dir)
     if source.embedded:
         with resources.as_file(resources.files("nttzoo") / "_data" / f"{name}.npz") as path:
             return _checked(name, source, _read_npz(path))

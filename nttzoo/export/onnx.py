@@ -23,6 +23,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from nttzoo import __version__, data, nn, zoo
+from nttzoo._util.checks import check_choice, check_flag, check_model, check_shape, check_text
 from nttzoo._util.provenance import check_writable
 from nttzoo.errors import ExportError, OptionError
 from nttzoo.export.unrolled import Unrolled
@@ -79,6 +80,10 @@ def export_onnx(
     """
     target = check_writable(path)
     _check_options(opset, batch, layout)
+    check_choice("weights", weights, ("init", "trained"))
+    check_flag("sparse", sparse)
+    if name is not None:
+        check_text("name", name)
     if isinstance(model, (str, Path)):
         name = name or (model if isinstance(model, str) else None)
         model = zoo.load(model, weights=weights)
@@ -102,6 +107,9 @@ def export_onnx(
 
 def input_shape_of(model: Any, given: tuple[int, ...] | None) -> tuple[int, ...]:
     """The shape of one input: the given one, or what the model says of itself."""
+    check_model("model", model)
+    if given is not None:
+        check_shape("input_shape", given)
     given = given or getattr(model, "input_shape", None)
     if not isinstance(given, tuple | list) or not given:
         raise OptionError("the model does not say what it takes: give input_shape=(...), without the batch axis.")
@@ -118,7 +126,7 @@ def _check_images(images: Any, shape: tuple[int, ...]) -> None:
 
 
 def _check_options(opset: int, batch: str | int, layout: str) -> None:
-    if opset not in OPSETS:
+    if isinstance(opset, bool) or opset not in OPSETS:
         raise OptionError(f"opset {opset} is not supported; choose {OPSETS[0]} to {OPSETS[-1]}.")
     if layout not in ("NHWC", "NCHW"):
         raise OptionError(f"layout {layout!r} is not one of 'NHWC', 'NCHW'.")

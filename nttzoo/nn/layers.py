@@ -20,6 +20,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, Bool, Float
 
+from nttzoo._util.checks import check_model, check_texts
 from nttzoo.errors import ModelError, OptionError
 from nttzoo.ops.convolution import conv_general_dilated
 
@@ -128,6 +129,7 @@ def matching(paths: Sequence[Path], patterns: Sequence[str]) -> set[Path]:
     """Those of the layers' paths that match some glob, such as "blocks.*"; an error if one matches none."""
     if isinstance(patterns, str):
         raise OptionError(f"globs over layer paths are a list: write [{patterns!r}].")
+    check_texts("exclude", patterns)
     found: set[Path] = set()
     for pattern in patterns:
         these = {path for path in paths if fnmatchcase(path_name(path), pattern)}
@@ -145,12 +147,13 @@ def is_masked(layer: Any) -> bool:
 
 def masked_layers(model: nnx.Module) -> dict[Path, Any]:
     """The prunable layers in NNX path order: {path: layer}, a shared layer once."""
+    check_model("model", model)
     layers = {path: layer for path, layer in nnx.iter_modules(model) if is_masked(layer)}
     order = [path[:-1] for path in nnx.to_flat_state(nnx.state(model, Mask)).paths]
     if not layers:
         raise ModelError(
             f"{type(model).__name__} has no prunable layers (Linear, LinearGeneral or Conv of nttzoo.nn). "
-            "nttzoo.sparsify(model) gives the layers of any NNX model a mask."
+            "model = nttzoo.sparsify(model) makes a copy whose layers have masks."
         )
     return {path: layers[path] for path in order}
 

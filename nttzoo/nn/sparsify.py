@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import jax
 from flax import nnx
 
+from nttzoo._util.checks import check_flag, check_model
 from nttzoo.nn.layers import Conv, Linear, LinearGeneral, add_mask, is_masked, matching, path_name
 from nttzoo.ops.convolution import conv_general_dilated
 
@@ -23,6 +24,8 @@ def sparsify(model: M, *, exclude: Sequence[str] = (), copy: bool = True) -> M:
     as ["head", "stem.*"], stay as they are. With `copy=False` the model itself is changed. A subclass of these layers
     with a forward pass of its own is left dense, with a warning.
     """
+    check_model("model", model)
+    check_flag("copy", copy)
     model = nnx.clone(model) if copy else model
     excluded = matching([path for path, layer in nnx.iter_modules(model) if isinstance(layer, tuple(_MASKED))], exclude)
     left: list[str] = []
@@ -44,6 +47,7 @@ def sparsify(model: M, *, exclude: Sequence[str] = (), copy: bool = True) -> M:
 
 def densify(model: M) -> M:
     """The inverse of `sparsify`: a copy of plain NNX layers, with zeros in place of the pruned weights."""
+    check_model("model", model)
     model = nnx.clone(model)
     layer: Any
     for _, layer in nnx.iter_modules(model):

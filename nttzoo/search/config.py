@@ -8,7 +8,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from nttzoo._util.checks import check_seed
+from nttzoo._util.checks import check_instance, check_seed, check_sequence, check_texts
 from nttzoo.errors import OptionError
 from nttzoo.search import recipes
 from nttzoo.search.recipes import Recipe
@@ -51,11 +51,11 @@ class SearchConfig:
     def __post_init__(self) -> None:
         if isinstance(self.recipe, str):
             object.__setattr__(self, "recipe", recipes.find(self.recipe, self.model, self.data))
-        object.__setattr__(self, "densities", tuple(check_densities(density) for density in self.densities))
-        object.__setattr__(self, "schemes", tuple(self.schemes))
-        if isinstance(self.exclude, str):
-            raise OptionError(f"globs over layer paths are a list: write exclude=[{self.exclude!r}].")
-        object.__setattr__(self, "exclude", tuple(self.exclude))
+        check_instance("recipe", self.recipe, Recipe)
+        densities = check_sequence("densities", self.densities)
+        object.__setattr__(self, "densities", tuple(check_densities(density) for density in densities))
+        object.__setattr__(self, "schemes", check_sequence("schemes", self.schemes))
+        object.__setattr__(self, "exclude", check_texts("exclude", self.exclude))
         for scheme in self.schemes:
             find_scheme(scheme)
         if not self.targets:

@@ -17,10 +17,11 @@ from jax.sharding import Mesh
 from jaxtyping import Num
 
 from nttzoo._util import console, provenance
+from nttzoo._util.checks import check_callable, check_count, check_flag, check_instance, check_model, check_number
 from nttzoo._util.hosts import is_first, together
 from nttzoo._util.pace import Pace
 from nttzoo.checkpoint import check_room
-from nttzoo.errors import DataError, Interrupted, OptionError, ShapeError, TrainingError
+from nttzoo.errors import DataError, Interrupted, ShapeError, TrainingError
 from nttzoo.search.config import EVALUATION_IMAGES, Plan, SearchConfig, Target
 from nttzoo.search.devices import agreed, make_mesh
 from nttzoo.search.peers import failing_together
@@ -88,8 +89,14 @@ def transfer(
     the device (None: nothing to do). `devices`: how many to spread each batch over (None: all). A `journal` keeps the
     run on disk, `save_every` so many seconds, so that it can go on after an interruption.
     """
-    if not save_every >= 0:
-        raise OptionError(f"save_every is {save_every}; it is the seconds between saved states, 0 or more.")
+    check_model("teacher", teacher)
+    check_instance("config", config, SearchConfig)
+    check_number("save_every", save_every, "the seconds between saved states, 0 or more", 0)
+    check_flag("progress", progress)
+    if preprocess is not None:
+        check_callable("preprocess", preprocess)
+    if devices is not None:
+        check_count("devices", devices)
     journal = journal or Journal()
     mesh = make_mesh(devices, config.recipe.batch_size)
     students, plan = prepare(teacher, images, config, preprocess, mesh)

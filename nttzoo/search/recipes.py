@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from nttzoo._util.checks import check_choice
+from nttzoo._util.checks import check_choice, check_count, check_number, check_text
 from nttzoo.architectures import ARCHITECTURES
 from nttzoo.data import SOURCES
 from nttzoo.errors import OptionError, UnknownName
@@ -72,23 +72,22 @@ class Recipe:
     held_out: float = 0.002
 
     def __post_init__(self) -> None:
+        check_text("name", self.name)
         for field in ("epochs", "mask_every"):
-            if getattr(self, field) < 1:
-                raise OptionError(f"{field} is {getattr(self, field)}; it must be 1 or more.")
+            check_count(field, getattr(self, field))
+        check_count("batch_size", self.batch_size, least=0)
         if self.batch_size < 2 or self.batch_size % 2:
             even = max(self.batch_size // 2 * 2, 2)
             raise OptionError(
                 f"batch_size is {self.batch_size}; a kernel is taken between its two halves, so it must be even: "
                 f"for example {even} or {even + 2}."
             )
-        if not self.learning_rate > 0:
-            raise OptionError(f"learning_rate is {self.learning_rate}; it must be positive.")
+        check_number("learning_rate", self.learning_rate, "positive", 0)
         for field in ("kernel_weight", "weight_decay"):
-            if not getattr(self, field) >= 0:
-                raise OptionError(f"{field} is {getattr(self, field)}; it must be 0 or more.")
+            check_number(field, getattr(self, field), "a number, 0 or more", 0)
         check_choice("tangents", self.tangents, ("all", "active"))
-        if self.outputs is not None and self.outputs < 1:
-            raise OptionError(f"outputs is {self.outputs}; it is the number of sampled outputs, 1 or more, or None.")
+        if self.outputs is not None:
+            check_count("outputs", self.outputs)
         if self.start_density is not None:
             check_density(self.start_density)
         if self.start_method is not None and METHODS[self.start_method].needs == "labels":
@@ -96,10 +95,8 @@ class Recipe:
             raise OptionError(
                 f"start_method {self.start_method!r} needs labels, a search has none. Choose from: {free}."
             )
-        if not 0 < self.fall <= 1:
-            raise OptionError(f"fall is {self.fall}; it is the fraction of the steps in which the density falls.")
-        if not 0 <= self.held_out < 1:
-            raise OptionError(f"held_out is {self.held_out}; it is a fraction in [0, 1).")
+        check_number("fall", self.fall, "the fraction of the steps in which the density falls, in (0, 1]", 0, 1)
+        check_number("held_out", self.held_out, "a fraction in [0, 1)", 0, 1)
         FALLS[self.fall_shape]
 
     @property

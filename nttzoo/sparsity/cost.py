@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from nttzoo._util import console
+from nttzoo._util.checks import check_model, check_shape
 from nttzoo.errors import ShapeError
 from nttzoo.nn import masked_layers, path_name
 from nttzoo.sparsity.uses import positions_of, weights_on_paths
@@ -107,9 +108,11 @@ def speedup(model: nnx.Module, input_shape: tuple[int, ...] | None = None) -> Sp
       ModelError: if a layer cannot be counted, as its kernel takes part in something else than products.
       ShapeError: if the model does not take such an image, or does not say its input shape.
     """
-    shape = input_shape or getattr(model, "input_shape", None)
+    check_model("model", model)
+    shape = getattr(model, "input_shape", None) if input_shape is None else input_shape
     if shape is None:
         raise ShapeError(f"{type(model).__name__} does not say its input shape: give input_shape=(28, 28, 1), say.")
+    shape = check_shape("input_shape", shape)
     layers = masked_layers(model)
     positions = positions_of(model, jax.ShapeDtypeStruct((1, *shape), jnp.float32))
     alive = weights_on_paths(model, tuple(shape))

@@ -8,10 +8,10 @@ from typing import Any, Literal, TypeVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jaxtyping import Array
 
+from nttzoo._util.checks import check_array, check_instance, check_seed, check_shape, check_texts
 from nttzoo.errors import ModelError, OptionError, ShapeError
 from nttzoo.nn import Path, masked_layers, path_name, set_masks
 from nttzoo.registry import Registry
@@ -79,9 +79,16 @@ def prune(
     Example:
       >>> prune(model, "magnitude", density={"head": 0.3, "*": 0.01}, exclude=["stem"])
     """
+    masked_layers(model)  # an error, if it has none
     chosen = METHODS[method] if isinstance(method, str) else method
+    check_instance("method", chosen, Method)
+    check_texts("exclude", exclude)
+    if input_shape is not None:
+        check_shape("input_shape", input_shape)
     name = method if isinstance(method, str) else "of your own"
-    images = batch[0] if isinstance(batch, tuple) else batch
+    images = batch[0] if isinstance(batch, tuple) and batch else batch
+    if images is not None:  # the labels are looked at only by methods that need them
+        check_array("batch", images)
     example: Any = input_shape
     if input_shape is None and images is not None and not hasattr(model, "input_shape"):
         example = jax.ShapeDtypeStruct((1, *jnp.shape(images)[1:]), jnp.result_type(images))
@@ -94,8 +101,8 @@ def prune(
     groups = allocate(1.0)
     shape = _input_shape(model, input_shape, images)
     seen = _what_it_may_see(batch, chosen.needs, name, shape)
-    if isinstance(key, int | np.integer):
-        key = jax.random.key(int(key))
+    if key is not None and not isinstance(key, jax.Array):
+        key = jax.random.key(check_seed(key, "key"))
     if key is None:
         if chosen.even:
             raise OptionError(f"pruning method {name!r} is random: give a `key`, for example key=0.")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from nttzoo.errors import DensityError
+from nttzoo.errors import DensityError, UnknownName
 from nttzoo.nn import Path, path_name
 from nttzoo.registry import Registry
 
@@ -189,7 +189,11 @@ def _rounded(shares: Sequence[float], sizes: Sequence[int], total: int) -> list[
 
 def find_scheme(scheme: str | Scheme) -> Scheme:
     """A scheme by its name; a function of one's own is returned as it is."""
-    return SCHEMES[scheme] if isinstance(scheme, str) else scheme
+    if isinstance(scheme, str):
+        return SCHEMES[scheme]
+    if not callable(scheme):
+        raise UnknownName("scheme", scheme, SCHEMES)
+    return scheme
 
 
 def scheme_name(scheme: str | Scheme) -> str:

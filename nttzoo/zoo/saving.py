@@ -12,6 +12,7 @@ from flax import nnx
 
 from nttzoo import architectures, checkpoint, search
 from nttzoo._util import files, provenance, schema
+from nttzoo._util.checks import check_instance, check_model, check_path
 from nttzoo.checkpoint import networks
 from nttzoo.data import InputSpec
 from nttzoo.errors import ModelError, OptionError
@@ -42,14 +43,12 @@ def save(model: nnx.Module, folder: str | os.PathLike[str], *, input_spec: Input
       >>> nttzoo.save(found.students[0].model, "mine")
       >>> model = nttzoo.load(Path("mine"), factory=lambda: MyNet(rngs=nnx.Rngs(0)))
     """
-    if not isinstance(model, nnx.Module):
-        raise ModelError(f"save takes an NNX model, got {type(model).__name__}.")
-    if not isinstance(folder, str | os.PathLike):
-        raise OptionError(f"folder is {folder!r}; it must be a path.")
+    check_model("model", model)
+    check_path("folder", folder)
     target = Path(folder)
-    spec = input_spec or getattr(model, "input_spec", None)
-    if spec is not None and not isinstance(spec, InputSpec):
-        raise OptionError(f"input_spec is {spec!r}; it must be an nttzoo.data.InputSpec.")
+    spec = getattr(model, "input_spec", None) if input_spec is None else input_spec
+    if spec is not None:
+        check_instance("input_spec", spec, InputSpec)
     about: dict[str, Any] = {
         "class": type(model).__name__,
         "architecture": _registered_name(model),

@@ -1,0 +1,127 @@
+"""Every public function names a wrong argument at once, with an error of nttzoo and before any work."""
+
+import math
+
+import numpy as np
+import pytest
+
+import nttzoo
+from nttzoo import data, search
+from nttzoo.errors import NttzooError
+from nttzoo.search.recipes import Recipe
+
+WRONG = [None, "", "no such thing", b"x", -1, 1.5, math.nan, math.inf, True, [], {}, object()]
+NAME = "lenet300-mnist-1pct-global"
+IMAGES, LABELS = np.ones((4, 4, 4, 1), np.float32), np.zeros(4, int)
+RECIPE = {"name": "own", "epochs": 1, "batch_size": 8, "learning_rate": 1e-3, "kernel_weight": 1.0, "weight_decay": 0.0}
+WHOLE = [v for v in WRONG if v != "no such thing"]
+ONLY_NUMBERS = [v for v in WRONG if v not in (1.5,)]
+OPTIONAL = [v for v in WRONG if v is not None]
+FLAG = [v for v in WRONG if v is not True]
+GLOBS = [v for v in WRONG if v not in ([], {})]
+TEXT = WHOLE
+
+
+def network():
+    return nttzoo.create("lenet300", input_shape=(4, 4, 1), num_classes=3, rngs=0)
+
+
+def first(batches):
+    return lambda **arguments: next(batches(**arguments))
+
+
+# function -> (arguments that work, {argument: values that do not}; by default everything in WRONG)
+CASES = {
+    "Recipe": (
+        Recipe,
+        {**RECIPE, "mask_every": 9, "tangents": "all", "outputs": 1, "start_density": 0.5, "fall": 0.5}
+        | {"fall_shape": "linear", "held_out": 0.1},
+        {"name": TEXT, "learning_rate": ONLY_NUMBERS, "kernel_weight": ONLY_NUMBERS, "weight_decay": ONLY_NUMBERS}
+        | {"outputs": OPTIONAL, "start_density": OPTIONAL},
+    ),
+    "SearchConfig": (
+        search.SearchConfig,
+        {"model": "lenet300", "data": "mnist5k", "densities": (0.1,), "schemes": ("global",), "exclude": ()}
+        | {"seed": 0, "recipe": "ntt"},
+        {"exclude": GLOBS},
+    ),
+    "create": (
+        nttzoo.create,
+        {"name": "lenet300", "num_classes": 3, "input_shape": (4, 4, 1), "rngs": 0},
+        {"input_shape": OPTIONAL},
+    ),
+    "sparsify": (nttzoo.sparsify, {"model": network(), "exclude": (), "copy": True}, {"copy": FLAG, "exclude": GLOBS}),
+    "densify": (nttzoo.densify, {"model": network()}, {}),
+    "prune": (
+        nttzoo.prune,
+        {"model": network(), "method": "magnitude", "density": 0.5, "scheme": "global", "exclude": (), "key": 0}
+        | {"input_shape": (4, 4, 1)},
+        {"exclude": GLOBS, "key": OPTIONAL, "input_shape": OPTIONAL},
+    ),
+    "snip": (nttzoo.prune, {"model": network(), "method": "snip", "density": 0.5, "batch": (IMAGES, LABELS)}, {}),
+    "speedup": (nttzoo.speedup, {"model": network(), "input_shape": (4, 4, 1)}, {"input_shape": OPTIONAL}),
+    "load": (nttzoo.load, {"name": NAME, "weights": "init", "factory": None}, {"factory": OPTIONAL}),
+    "info": (nttzoo.info, {"name": NAME}, {}),
+    "list_models": (
+        nttzoo.list_models,
+        {"dataset": "mnist", "density": 0.01, "scheme": "global"},
+        {"dataset": OPTIONAL, "density": OPTIONAL, "scheme": OPTIONAL},
+    ),
+    "save": (
+        nttzoo.save,
+        {"model": network(), "folder": "model", "input_spec": None},
+        {"folder": TEXT, "input_spec": OPTIONAL},
+    ),
+    "data.load": (
+        data.load,
+        {"name": "mnist5k", "data_dir": None, "download": False},
+        {"data_dir": [v for v in OPTIONAL if v != "no such thing"], "download": FLAG},
+    ),
+    "from_arrays": (
+        data.from_arrays,
+        {"x_train": IMAGES, "y_train": LABELS, "x_test": IMAGES, "y_test": LABELS, "name": "a", "classes": None},
+        {"name": TEXT, "classes": OPTIONAL},
+    ),
+    "batches": (first(data.Labeled(IMAGES, LABELS).batches), {"size": 2, "seed": 0}, {}),
+    "split": (data.Labeled(IMAGES, LABELS).split, {"fraction": 0.5, "seed": 0}, {}),
+    "export_onnx": (
+        nttzoo.export_onnx,
+        {"model": network(), "path": "a.onnx", "weights": "init", "sparse": True, "opset": 17, "batch": "B"}
+        | {"layout": "NHWC", "input_shape": None, "images": None, "name": None},
+        {"sparse": FLAG, "path": TEXT, "input_shape": OPTIONAL, "images": OPTIONAL, "name": [v for v in TEXT if v]},
+    ),
+    "export_c": (
+        nttzoo.export_c,
+        {"model": network(), "path": "a.c", "weights": "init", "input_shape": None, "name": None},
+        {"input_shape": OPTIONAL, "name": [v for v in TEXT if v]},
+    ),
+    "compile": (
+        nttzoo.compile,
+        {"model": network(), "threads": 1, "weights": "init", "input_shape": None},
+        {"threads": OPTIONAL, "input_shape": OPTIONAL},
+    ),
+    "transfer": (
+        search.transfer,
+        {"teacher": network(), "images": IMAGES, "config": search.SearchConfig(recipe=Recipe(**RECIPE))}
+        | {"preprocess": None, "devices": None, "save_every": 1.0, "progress": False},
+        {"preprocess": OPTIONAL, "devices": OPTIONAL, "save_every": ONLY_NUMBERS, "progress": FLAG},
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("function", "argument"), [(name, argument) for name, (_, good, _) in CASES.items() for argument in good]
+)
+def test_a_wrong_argument_raises_an_error_of_nttzoo(function, argument, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    call, good, wrong = CASES[function]
+    for value in wrong.get(argument, WRONG):
+        with pytest.raises(NttzooError):
+            call(**good | {argument: value})
+    assert not list(tmp_path.iterdir())  # refused before any work
+
+
+@pytest.mark.parametrize("function", ["Recipe", "SearchConfig", "create", "sparsify", "prune", "speedup", "snip"])
+def test_the_arguments_that_the_others_are_changed_from_do_work(function):
+    call, good, _ = CASES[function]
+    assert call(**good) is not None
