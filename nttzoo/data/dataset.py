@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral
 
 import numpy as np
 from jaxtyping import Array, Float, Integer, Num
@@ -138,9 +139,8 @@ class Dataset:
 
 def epoch_order(rng: np.random.Generator, examples: int, size: int) -> Integer[np.ndarray, "steps size"]:
     """The examples' indices in random order, cut into batches; a last, smaller rest is left out."""
-    check_count("batch size", size, least=0)
-    if not 0 < size <= examples:
-        raise OptionError(f"batch size {size} does not fit {examples} examples: choose 1 to {examples}.")
+    if not isinstance(size, Integral) or isinstance(size, bool) or not 0 < int(size) <= examples:
+        raise OptionError(f"batch size {size!r} does not fit {examples} examples: choose 1 to {examples}.")
     steps = examples // size
     return rng.permutation(examples)[: steps * size].astype(np.int32).reshape(steps, size)
 
