@@ -107,8 +107,10 @@ def _products(jaxpr: Any) -> Counter[Product]:
 
 
 def alone(function: Callable[..., Any], *arguments: object, devices: int = 1) -> Any:
-    """What a function of a module gives in a process of its own, with peak memory and pretended devices of its own."""
-    code = f"import json, {function.__module__} as room; print(json.dumps(room.{function.__name__}(*{arguments!r})))"
+    """What a function of a module gives in a process of its own, with peak memory and simulated devices of its own."""
+    code = (
+        f"import json, {function.__module__} as module; print(json.dumps(module.{function.__name__}(*{arguments!r})))"
+    )
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}".strip()
     environment = {**os.environ, **({"XLA_FLAGS": flags} if devices > 1 else {})}
     command = [sys.executable, "-c", code]

@@ -20,9 +20,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def execute(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> None:
     """Parses the arguments and calls what they name; an error becomes one line on stderr and an exit code."""
     parsed = parser.parse_args(arguments)
-    warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
     try:
-        parsed.run(parsed)
+        with warnings.catch_warnings():  # whoever calls us keeps their own way of showing warnings
+            warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
+            parsed.run(parsed)
         sys.stdout.flush()
     except Interrupted as error:
         print(f"nttzoo: {error}", file=sys.stderr)

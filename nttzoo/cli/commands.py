@@ -1,4 +1,4 @@
-"""What each command does: one call each. Heavy rooms are imported when they are used: `--help` is instant."""
+"""What each command does: one call each. Heavy modules are imported when they are used: `--help` is instant."""
 
 from __future__ import annotations
 

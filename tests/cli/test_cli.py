@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+import warnings
 
 import pytest
 
@@ -133,6 +134,24 @@ def test_export_takes_a_published_network_before_a_folder_of_its_name(capsys, tm
     code, _, _ = run(capsys, "export", "lenet300-mnist-1pct-global", "digits.c")
     assert code == 0
     assert (tmp_path / "digits.c").read_text().startswith('#include "digits.h"')
+
+
+def test_the_way_warnings_are_shown_is_left_as_it_was(capsys):
+    before = warnings.showwarning
+    assert run(capsys, "list", "conv4")[0] == 0
+    assert warnings.showwarning is before
+
+
+def test_lists_take_plain_words_and_name_unknown_ones(capsys):
+    code, stdout, _ = run(capsys, "list", "conv4", "1pct")
+    assert code == 0
+    assert [line.split()[0] for line in stdout.splitlines() if "pct" in line] == ["conv4-cifar10-1pct-layerwise"]
+    code, _, stderr = run(capsys, "list", "conv5")
+    assert code == 2
+    assert "no part of a published network's name 'conv5'. Did you mean 'conv4'" in stderr
+    code, _, stderr = run(capsys, "list", "--density", "1.5")
+    assert code == 2
+    assert "density 1.5 is not in (0, 1]" in stderr
 
 
 def test_listing_nothing_says_so(capsys):
