@@ -23,7 +23,8 @@ def make_parser() -> argparse.ArgumentParser:
     bench = argparse.ArgumentParser("bench", description="Measure speed against a peer.")
     bench.set_defaults(run=run)
     what = (
-        "train: Conv-4 steps against PyTorch; ntk: kernel steps against neural-tangents; estimators: sampled outputs "
+        "train: training steps over density, against PyTorch and SparseProp; "
+        "ntk: kernel steps against neural-tangents; estimators: sampled outputs "
         "against all; search: the loop itself; selfcheck: what the kernel's check of itself costs; "
         "runtime: sparse networks in ONNX Runtime, OpenVINO, DeepSparse and as C; codegen: what makes the C fast; "
         "coverage: which ONNX graphs become C"
@@ -71,7 +72,12 @@ def run(options: argparse.Namespace) -> None:
         result = ntk.run(peer_python=options.peer_python, growth=options.growth)
     if options.out:
         provenance.write_json(options.out, result)
-    tables = {"runtime": runtime.tables, "codegen": codegen.tables, "estimators": estimators.tables}
+    tables = {
+        "runtime": runtime.tables,
+        "codegen": codegen.tables,
+        "estimators": estimators.tables,
+        "train": train.table,
+    }
     tables["coverage"] = coverage.tables
     if options.what in tables and not options.json:
         print(tables[options.what](result))

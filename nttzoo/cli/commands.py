@@ -38,6 +38,9 @@ def train(options: argparse.Namespace) -> None:
         batch_size=options.batch_size,
         learning_rate=options.learning_rate,
         optimizer=options.optimizer,
+        momentum=options.momentum,
+        weight_decay=options.weight_decay,
+        engine=options.engine,
         loss=options.loss,
         validation=options.validation,
         dropout=not options.no_dropout,
@@ -230,11 +233,19 @@ def export(options: argparse.Namespace) -> None:
         if asked or options.dense:
             given = ", ".join(f"--{key}" for key in (*asked, *(["dense"] if options.dense else [])))
             raise OptionError(f"{given}: of ONNX only. C takes images as the network does, one by one or many.")
-        print(codegen.export_c(model, options.out, weights=options.weights))
+        if options.training:
+            network = zoo.load(model, weights=options.weights or "init")
+            print(codegen.training.export_training_c(network, options.out))
+        else:
+            print(codegen.export_c(model, options.out, weights=options.weights or "trained"))
         return
+    if options.training:
+        raise OptionError("--training writes C: name a FILE that ends in .c.")
     if options.batch and options.batch.isdecimal():
         asked["batch"] = int(options.batch)
-    print(export.export_onnx(model, options.out, sparse=not options.dense, weights=options.weights, **asked))
+    print(
+        export.export_onnx(model, options.out, sparse=not options.dense, weights=options.weights or "trained", **asked)
+    )
 
 
 def device(options: argparse.Namespace) -> None:

@@ -31,6 +31,9 @@ def make_parser() -> argparse.ArgumentParser:
     train.add_argument("--batch-size", type=int, default=64, help="images per step (default: 64)")
     train.add_argument("--learning-rate", type=float, default=1e-3, help="(default: 0.001)")
     train.add_argument("--optimizer", default="adam", help="adam or sgd (default: adam)")
+    train.add_argument("--momentum", type=float, default=0.0, help="of sgd (default: 0)")
+    train.add_argument("--weight-decay", type=float, default=0.0, help="(default: 0)")
+    train.add_argument("--engine", default="auto", help="c (compiled), jax, or auto (default: auto)")
     train.add_argument("--loss", default="cross_entropy", help="cross_entropy or squared (default: cross_entropy)")
     train.add_argument("--validation", type=float, default=0.1, help="fraction held out (default: 0.1)")
     _dropout_option(train)
@@ -104,7 +107,8 @@ def make_parser() -> argparse.ArgumentParser:
     export.add_argument("name", metavar="NAME", help="a published network, a student's folder, or (to C) an ONNX file")
     export.add_argument("out", metavar="FILE", help="such as model.onnx, or model.c (its header goes beside it)")
     export.add_argument("--format", choices=["onnx", "c"], help="(default: c for a FILE that ends in .c, else onnx)")
-    export.add_argument("--weights", default="trained", help="trained or init (default: trained)")
+    export.add_argument("--weights", help="trained or init (default: trained; with --training: init)")
+    export.add_argument("--training", action="store_true", help="C only: the training step, so that a device can learn")
     export.add_argument(
         "--dense", action="store_true", help="store zeros too, for runtimes that cannot read sparse ones"
     )
