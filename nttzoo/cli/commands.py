@@ -234,8 +234,10 @@ def export(options: argparse.Namespace) -> None:
             given = ", ".join(f"--{key}" for key in (*asked, *(["dense"] if options.dense else [])))
             raise OptionError(f"{given}: of ONNX only. C takes images as the network does, one by one or many.")
         if options.training:
+            from nttzoo.codegen.training import export_training_c
+
             network = zoo.load(model, weights=options.weights or "init")
-            print(codegen.training.export_training_c(network, options.out))
+            print(export_training_c(network, options.out))
         else:
             print(codegen.export_c(model, options.out, weights=options.weights or "trained"))
         return
