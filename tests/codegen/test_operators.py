@@ -67,9 +67,11 @@ def test_what_is_said_of_functions_is_so(name):
         with np.errstate(all="ignore"):
             values = function.numpy(x, *parameters)
             rises = bool((np.diff(values) >= 0).all())
+            unknown = function.numpy(np.array([np.nan]), *parameters)
         assert rises or not function.never_decreases(*parameters)
-        assert function.never_decreases(*parameters) or not rises or np.isnan(values).any()
-        assert np.isnan(function.numpy(np.array([np.nan]), *parameters)).all()
+        usual = not parameters or parameters[0] > 0  # with a negative slope a function may rise and not be known to
+        assert function.never_decreases(*parameters) or not (usual and rises) or np.isnan(values).any()
+        assert np.isnan(unknown).all()
 
 
 # From NNX: what jax2onnx writes as many nodes is one operation again.
