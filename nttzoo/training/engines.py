@@ -175,7 +175,8 @@ class CTrainer:
         # The same floats as `data.standardize` gives, by table.
         levels = np.arange(256, dtype=np.uint8).reshape(256, 1, 1, 1).repeat(data.input_shape[-1], -1)
         self._levels = np.ascontiguousarray(np.asarray(data.standardize(levels), np.float32).reshape(256, -1).T)
-        self._batch = self._step.batch(train.images, train.labels, self._levels)
+        self._data = data
+        self._batch = self._prepared(train)
 
     def begin_epoch(self, order: np.ndarray) -> None:
         self._order = order
@@ -193,8 +194,14 @@ class CTrainer:
     def accuracy(self, part: Labeled) -> float:
         if not len(part):
             return float("nan")
-        _, hits = self._step.evaluate(self._step.batch(part.images, part.labels, self._levels))
+        _, hits = self._step.evaluate(self._prepared(part))
         return hits / len(part)
+
+    def _prepared(self, part: Labeled) -> Any:
+        """Images and labels for the compiled step: bytes as they are, anything else standardized."""
+        if part.images.dtype == np.uint8:
+            return self._step.batch(part.images, part.labels, self._levels)
+        return self._step.batch(np.asarray(self._data.standardize(part.images)), part.labels)
 
     def update(self, model: nnx.Module) -> None:
         self._step.update(model)

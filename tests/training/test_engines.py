@@ -127,3 +127,16 @@ def test_a_checkpoint_of_another_training_or_a_damaged_one_is_refused(data, tmp_
     arrays.write_bytes(content)
     with pytest.raises(FileError, match=r"arrays\.npz"):
         fit(network(), data, config(engine="c"), checkpoint=folder)
+
+
+def test_images_that_are_no_bytes_train_alike():
+    rng = np.random.default_rng(0)
+    images, labels = rng.normal(size=(120, 4, 4, 1)).astype(np.float32), rng.integers(0, 3, 120)
+    floats = from_arrays(images[:90], labels[:90], images[90:], labels[90:], name="noise")
+    models = {}
+    for engine in ("c", "jax"):
+        models[engine] = create("lenet300", num_classes=3, input_shape=(4, 4, 1), rngs=0)
+        prune(models[engine], "random", density=0.2, key=1)
+        fit(models[engine], floats, config(engine=engine))
+    x = floats.standardize(images)
+    np.testing.assert_allclose(models["c"](x), models["jax"](x), atol=2e-4)

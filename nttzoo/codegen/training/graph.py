@@ -312,6 +312,7 @@ class _Resolver:
             or (what == "scale" and node.bias is not None)
             or (index != index[:, :1]).any()
             or index.min() < 0
+            or len(np.unique(index[:, 0])) < len(index)  # a parameter of several planes would be trained several times
         ):
             raise ExportError(f"{op.name}: a scale or shift that differs between elements has no backward rule.")
         setattr(node, what, index[:, 0])
@@ -405,6 +406,8 @@ def _gradient_pads(node: Affine) -> Pads:
 def _planes(shape: tuple[int, ...]) -> Planes:
     if len(shape) == 3:
         return shape[0], shape[1], shape[2]
+    if len(shape) == 2:
+        return shape[0], shape[1], 1
     return int(np.prod(shape)), 1, 1
 
 
