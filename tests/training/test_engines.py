@@ -129,6 +129,21 @@ def test_a_checkpoint_of_another_training_or_a_damaged_one_is_refused(data, tmp_
         fit(network(), data, config(engine="c"), checkpoint=folder)
 
 
+def test_without_dropout_both_engines_train_alike(data):
+    models = {engine: create("conv4", num_classes=3, input_shape=(16, 16, 2), rngs=0) for engine in ("c", "jax")}
+    images = np.random.default_rng(0).integers(0, 256, (40, 16, 16, 2)).astype(np.uint8)
+    labels = np.arange(40) % 3
+    few = from_arrays(images[:32], labels[:32], images[32:], labels[32:], name="noise")
+    histories = {}
+    for engine, model in models.items():
+        prune(model, "random", density=0.05, key=1)
+        histories[engine] = fit(model, few, config(epochs=1, engine=engine, dropout=False, validation=0.0))
+    assert histories["c"].train_loss == pytest.approx(histories["jax"].train_loss, abs=1e-5)
+    dropped = create("conv4", num_classes=3, input_shape=(16, 16, 2), rngs=0)
+    prune(dropped, "random", density=0.05, key=1)
+    assert fit(dropped, few, config(epochs=1, engine="c", validation=0.0)).train_loss != histories["c"].train_loss
+
+
 def test_images_that_are_no_bytes_train_alike():
     rng = np.random.default_rng(0)
     images, labels = rng.normal(size=(120, 4, 4, 1)).astype(np.float32), rng.integers(0, 3, 120)
