@@ -235,7 +235,8 @@ def test_gradients_of_random_networks_are_those_of_jax(model, seed):
     try:
         assert_same_gradient(pruned(model, 0.5, seed), n=3, tolerance=2e-5)
     except ExportError as error:  # refused is fine, wrong is not
-        assert "no backward rule" in str(error)
+        if "no backward rule" not in str(error):
+            raise
 
 
 def small(seed=0, **options):
