@@ -23,8 +23,8 @@ from nttzoo.sparsity.pruning import prune
 
 BATCH, THREADS = 64, 2
 JAX_STEPS = 8
-SECONDS = 1.5  # of each measurement
-ROUNDS = 2
+SECONDS = 1.0  # of each measurement
+ROUNDS = 1
 DENSITIES = (0.01, 0.03, 0.05, 0.1, 0.3, 1.0)
 SPARSEPROP = (0.01, 0.03, 0.05)
 
