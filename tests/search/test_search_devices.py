@@ -84,6 +84,9 @@ def test_a_refusal_on_the_first_host_stops_both(tmp_path):
     assert "another host failed" in errors[1]
 
 
+@pytest.mark.skipif(
+    "NTTZOO_DISTRIBUTED_TESTS" not in os.environ, reason="set NTTZOO_DISTRIBUTED_TESTS=1: takes minutes"
+)
 @pytest.mark.parametrize(("processes", "devices"), [(2, 1), (2, 2), (3, 1)])
 def test_hosts_save_go_on_and_find_what_one_device_finds(tmp_path, processes, devices):
     arguments = ("lenet300", "all", 2)
@@ -121,6 +124,9 @@ def search_in(folder, processes):
     return hosts
 
 
+@pytest.mark.skipif(
+    "NTTZOO_DISTRIBUTED_TESTS" not in os.environ, reason="set NTTZOO_DISTRIBUTED_TESTS=1: takes minutes"
+)
 @pytest.mark.parametrize(("processes", "victim"), [(2, 0), (3, 1)])
 def test_when_a_process_is_killed_the_others_end_soon_and_the_run_goes_on(tmp_path, processes, victim):
     folder = tmp_path / "run"
