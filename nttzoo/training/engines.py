@@ -19,9 +19,9 @@ from nttzoo.sparsity import masks
 from nttzoo.training import jax_steps
 from nttzoo.training.config import TrainConfig
 
-# Above this fraction of surviving weights `auto` trains in JAX, whose dense products win again
-# (results/bench_train.json).
-SPARSE_BELOW = 0.3
+# Above this fraction of surviving weights `auto` trains in JAX. A choice between two measurements of Conv-4: at 30 % C
+# takes 68 ms a step and JAX 140, without a mask C takes 174 (results/bench_train.json).
+SPARSE_BELOW = 0.5
 Arrays = dict[str, np.ndarray]
 
 
@@ -73,7 +73,7 @@ def _check_worthwhile(model: nnx.Module) -> None:
         raise ExportError("the network is dense.")
     density = masks.density_report(model).total.density
     if density > SPARSE_BELOW:
-        raise ExportError(f"{density:.0%} of the weights survive; above {SPARSE_BELOW:.0%} JAX is as fast.")
+        raise ExportError(f"{density:.0%} of the weights survive; above {SPARSE_BELOW:.0%} JAX trains.")
 
 
 class JaxTrainer:
