@@ -26,7 +26,7 @@ DENSITIES = (0.01, 0.02, 0.03, 0.05, 0.1)
 CPU_SEARCH: dict[str, dict[str, Any]] = {
     "lenet300": {},
     "lenet5": {"epochs": 5, "outputs": 2},
-    "conv4": {"epochs": 2, "outputs": 1},
+    "conv4": {"epochs": 1, "outputs": 1},
 }
 SMOKE_SEARCH = {"epochs": 1, "mask_every": 20}
 
@@ -76,7 +76,6 @@ def table1(budget: str) -> list[Case]:
         ]
     two = ("ntt", "scaled_random")
     conv4: dict[str, Any] = {"change": CPU_SEARCH["conv4"]}
-    short: dict[str, Any] = {"change": {**CPU_SEARCH["conv4"], "epochs": 1}}
     plain = [training(60, dropout=False)]
     return [
         *cases("conv4", ["cifar10"], [0.01], layerwise, FIVE, plain, **conv4),
@@ -84,8 +83,8 @@ def table1(budget: str) -> list[Case]:
         *cases("conv4", ["cifar10"], [0.01], layerwise, ("random", "snip", "logit_snip"), [training(100)], **conv4),
         *cases("conv4", ["cifar10"], [0.01], layerwise, two, plain, seeds=(1, 2), **conv4),
         *cases("conv4", ["cifar10"], (0.03, 0.05), layerwise, FIVE, plain, **conv4),
-        *cases("conv4", ["svhn"], [0.01], layerwise, FIVE, [training(30, dropout=False)], **short),
-        *cases("conv4", ["svhn"], (0.03, 0.05), layerwise, (*two, "snip"), [training(30, dropout=False)], **short),
+        *cases("conv4", ["svhn"], [0.01], layerwise, FIVE, [training(30, dropout=False)], **conv4),
+        *cases("conv4", ["svhn"], (0.03, 0.05), layerwise, (*two, "snip"), [training(30, dropout=False)], **conv4),
     ]
 
 
@@ -96,12 +95,12 @@ def table2(budget: str) -> list[Case]:
         return _smoke(three, (0.05,), ("global",))
     if budget == "paper":
         return [*cases("conv4", ["cifar10"], (0.01, 0.03, 0.05), ["global"], three, [training(600)], seeds=range(5))]
-    short: dict[str, Any] = {"change": {**CPU_SEARCH["conv4"], "epochs": 1}}
+    conv4: dict[str, Any] = {"change": CPU_SEARCH["conv4"]}
     plain = [training(20, dropout=False)]
     return [
-        *cases("conv4", ["cifar10"], [0.01], ["global"], three, plain, **short),
-        *cases("conv4", ["cifar10"], (0.03, 0.05), ["global"], ("ntt", "snip"), plain, **short),
-        *cases("conv4", ["svhn"], [0.01], ["global"], ("ntt", "snip"), [training(30, dropout=False)], **short),
+        *cases("conv4", ["cifar10"], [0.01], ["global"], three, plain, **conv4),
+        *cases("conv4", ["cifar10"], (0.03, 0.05), ["global"], ("ntt", "snip"), plain, **conv4),
+        *cases("conv4", ["svhn"], [0.01], ["global"], ("ntt", "snip"), [training(30, dropout=False)], **conv4),
     ]
 
 
