@@ -19,12 +19,15 @@ hypothesis.settings.load_profile("nttzoo")
 
 
 def pytest_configure(config):
-    """Programs are compiled once for all workers and for the processes that tests start; none is kept."""
-    if not hasattr(config, "workerinput"):  # the workers get the environment of the first process
+    """Programs are compiled once for all workers and for the processes that tests start.
+
+    None is kept, unless JAX_COMPILATION_CACHE_DIR names a folder: then the next run of the tests starts faster.
+    """
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # the workers get the environment of the first process
         folder = tempfile.mkdtemp(prefix="nttzoo-compiled-")
         os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
-        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
