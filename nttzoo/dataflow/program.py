@@ -19,7 +19,7 @@ from jaxtyping import Array, Shaped
 
 from nttzoo.dataflow.analysis import Analysis, Loop, called_program
 from nttzoo.dataflow.sites import Position, Site
-from nttzoo.nn.layers import Path, mask_p, merge_params, split_params
+from nttzoo.nn.layers import LayerPath, mask_p, merge_params, split_params
 from nttzoo.ops import convolution
 
 
@@ -29,7 +29,7 @@ class Program:
 
     jaxpr: Any
     consts: list[Any]
-    names: list[Path]
+    names: list[LayerPath]
     analysis: Analysis
 
     @property
@@ -110,7 +110,7 @@ def smallest_batch(model: nnx.Module, example: Any) -> int:
         return 2
 
 
-def _name(path: Any) -> Path:
+def _name(path: Any) -> LayerPath:
     keys = [getattr(key, "key", getattr(key, "idx", getattr(key, "name", None))) for key in path]
     return tuple(keys[:-1] if keys[-1] == "value" else keys)
 

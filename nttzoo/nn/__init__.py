@@ -2,10 +2,10 @@
 
 from nttzoo.nn.layers import (
     Conv,
+    LayerPath,
     Linear,
     LinearGeneral,
     Mask,
-    Path,
     is_masked,
     masked_layers,
     matching,
@@ -22,7 +22,7 @@ __all__ = [
     "Linear",
     "LinearGeneral",
     "Mask",
-    "Path",
+    "LayerPath",
     "densify",
     "is_masked",
     "masked_layers",

@@ -24,7 +24,7 @@ from nttzoo._util.checks import check_model, check_texts
 from nttzoo.errors import ModelError, OptionError
 from nttzoo.ops.convolution import conv_general_dilated
 
-Path = tuple[Any, ...]
+LayerPath = tuple[Any, ...]
 
 
 class Mask(nnx.Variable):
@@ -120,17 +120,17 @@ def add_mask(layer: Any) -> None:
     layer.mask = nnx.data(Mask(mask))
 
 
-def path_name(path: Path) -> str:
+def path_name(path: LayerPath) -> str:
     """A layer's place in its model as people write it: ("layers", 0) -> "layers.0"."""
     return ".".join(map(str, path)) or "(the model itself)"
 
 
-def matching(paths: Sequence[Path], patterns: Sequence[str]) -> set[Path]:
+def matching(paths: Sequence[LayerPath], patterns: Sequence[str]) -> set[LayerPath]:
     """Those of the layers' paths that match some glob, such as "blocks.*"; an error if one matches none."""
     if isinstance(patterns, str):
         raise OptionError(f"globs over layer paths are a list: write [{patterns!r}].")
     check_texts("exclude", patterns)
-    found: set[Path] = set()
+    found: set[LayerPath] = set()
     for pattern in patterns:
         these = {path for path in paths if fnmatchcase(path_name(path), pattern)}
         if not these:
@@ -145,7 +145,7 @@ def is_masked(layer: Any) -> bool:
     return isinstance(layer, _Masked)
 
 
-def masked_layers(model: nnx.Module) -> dict[Path, Any]:
+def masked_layers(model: nnx.Module) -> dict[LayerPath, Any]:
     """The prunable layers in NNX path order: {path: layer}, a shared layer once."""
     check_model("model", model)
     layers = {path: layer for path, layer in nnx.iter_modules(model) if is_masked(layer)}
@@ -176,7 +176,7 @@ def merge_params(graph: Any, params: Any, rest: Any) -> Any:
     return nnx.merge(graph, params, rest, copy=True)
 
 
-def set_masks(model: nnx.Module, masks: dict[Path, Bool[Array, "..."]]) -> None:
+def set_masks(model: nnx.Module, masks: dict[LayerPath, Bool[Array, "..."]]) -> None:
     """Replaces the masks of the layers named by `masks`, in place."""
     layers = masked_layers(model)
     for path, mask in masks.items():

@@ -17,7 +17,7 @@ import jax
 from flax import nnx
 from jaxtyping import Array
 
-from nttzoo.nn.layers import Path
+from nttzoo.nn.layers import LayerPath
 
 _RECORDER: ContextVar[_Recorder | None] = ContextVar("nttzoo_recorder", default=None)
 
@@ -26,7 +26,7 @@ _RECORDER: ContextVar[_Recorder | None] = ContextVar("nttzoo_recorder", default=
 class Call:
     """One call of one layer: its path, the layer itself, and the arrays that went in and came out."""
 
-    path: Path
+    path: LayerPath
     layer: Any
     inputs: Array
     outputs: Array
@@ -38,7 +38,7 @@ Hook = Callable[[int, Call], Array]
 
 
 class _Recorder:
-    def __init__(self, layers: dict[int, Path], hook: Hook | None):
+    def __init__(self, layers: dict[int, LayerPath], hook: Hook | None):
         self.layers = layers
         self.hook = hook
         self.calls: list[Call] = []
@@ -73,7 +73,7 @@ def record(
     Calls inside an NNX transform of the model's own are not recorded.
     """
     copy = nnx.clone(model)
-    layers: dict[int, Path] = {}
+    layers: dict[int, LayerPath] = {}
     for path, layer in nnx.iter_modules(copy):
         if wanted(layer):
             layer.__class__ = _tapped(type(layer))

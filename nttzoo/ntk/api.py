@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Integer
 from nttzoo._util.checks import check_choice
 from nttzoo._util.memory import device_memory
 from nttzoo.errors import ModelError, ShapeError
-from nttzoo.nn import Path, merge_params, path_name, split_params
+from nttzoo.nn import LayerPath, merge_params, path_name, split_params
 from nttzoo.ntk.factors import Outputs, shares
 from nttzoo.ntk.layer_rules import Affine, Rows, Share, as_rows, gram
 from nttzoo.ntk.selfcheck import Structure, checked_shares
@@ -24,7 +24,7 @@ from nttzoo.ntk.sharding import Exchange
 
 Tangents = Literal["all", "active"]
 # (model, x [n, ...], chosen outputs or None, active=) -> (model outputs, one share per layer)
-FindShares = Callable[..., tuple[Array, dict[Path, Share]]]
+FindShares = Callable[..., tuple[Array, dict[LayerPath, Share]]]
 
 
 def empirical_ntk(
@@ -160,7 +160,7 @@ def _kernel(
         both = chosen if other is None else jnp.concatenate([ones[1], twos[1]])  # type: ignore[list-item]
         return sum(pair_shares(model, x1, columns, both, trace, active, find)[1].values())  # type: ignore[return-value]
 
-    def rows_of(params: Any, piece: tuple[Array, Outputs]) -> dict[Path, Share]:
+    def rows_of(params: Any, piece: tuple[Array, Outputs]) -> dict[LayerPath, Share]:
         found = find(merge_params(graph, params, rest), *piece, active=active)[1]
         return {path: as_rows(share) for path, share in found.items()}
 
@@ -185,7 +185,7 @@ def _kernel(
     return stripes.reshape(-1, *stripes.shape[2:])[: len(x1), : len(columns)]
 
 
-def _unmasked(found: dict[Path, Share]) -> dict[Path, Share]:
+def _unmasked(found: dict[LayerPath, Share]) -> dict[LayerPath, Share]:
     """The shares without their masks, which have no axis of examples."""
     return {p: replace(share, mask=None) if isinstance(share, Affine) else share for p, share in found.items()}
 
@@ -237,7 +237,7 @@ def pair_shares(
     trace: bool,
     active: bool,
     find_shares: FindShares = shares,
-) -> tuple[Array, dict[Path, Array]]:
+) -> tuple[Array, dict[LayerPath, Array]]:
     """The outputs for x1 and x2 together, [n1 + n2, o], and each layer's share of the kernel: one forward pass."""
     # The same array on both sides is looked at once.
     same = x1 is x2 and (chosen is None or chosen.ndim == 1)

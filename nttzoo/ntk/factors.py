@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Integer
 from nttzoo import nn
 from nttzoo.dataflow import Position, Program, Seen, outputs_alone, smallest_batch, trace
 from nttzoo.errors import ModelError
-from nttzoo.nn import Path, merge_params, path_name, split_params
+from nttzoo.nn import LayerPath, merge_params, path_name, split_params
 from nttzoo.ntk.layer_rules import Rows, Share, affine_share
 from nttzoo.ntk.sharding import Exchange
 from nttzoo.ops.convolution import varying_alike
@@ -32,7 +32,7 @@ def shares(
     *,
     active: bool,
     exchange: Exchange | None = None,
-) -> tuple[Float[Array, "n o"], dict[Path, Share]]:
+) -> tuple[Float[Array, "n o"], dict[LayerPath, Share]]:
     """The model's outputs [n, o] and, per parameter, the factors of d outputs[r] / d parameter for the chosen outputs.
 
     A bias that belongs to a kernel is part of its kernel's share. With an `exchange`, x is one device's part of the
@@ -66,7 +66,7 @@ def shares(
     grouped: dict[int, list[Position]] = {}
     for at, site in program.sites.items():
         grouped.setdefault(site.parameter, []).append(at)
-    found: dict[Path, Share] = {}
+    found: dict[LayerPath, Share] = {}
     for parameter, places in grouped.items():
         found[program.names[parameter]] = affine_share(
             [program.sites[at] for at in places],
@@ -124,7 +124,7 @@ def _warn_of_slow_parameters(model: nnx.Module, program: Program, parameters: li
 
 def dense_rows(
     model: nnx.Module, x: Array, outputs: Outputs, *, active: bool, exchange: Exchange | None = None
-) -> tuple[Array, dict[Path, Share]]:
+) -> tuple[Array, dict[LayerPath, Share]]:
     """`shares` by the whole Jacobian of the model itself, example by example: the slow and simple reference.
 
     For all tangents, masks must be all that stands between a masked kernel and the network.

@@ -20,7 +20,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Integer, Key, Num
 
 from nttzoo.errors import ModelError, OptionError
-from nttzoo.nn import Mask, Path, masked_layers, set_masks, sparsify, split_masked
+from nttzoo.nn import LayerPath, Mask, masked_layers, set_masks, sparsify, split_masked
 from nttzoo.ntk.api import Tangents, check_inputs, empirical_ntk
 from nttzoo.ntk.distance import entries, spread_outputs
 from nttzoo.ntk.factors import hides_masks
@@ -274,7 +274,7 @@ class Students:
         seen = Sums(**terms._asdict(), gradient=optax.tree.norm(grads))
         return replace(state, params=params, optimizer=optimizer, sums=jax.tree.map(jnp.add, state.sums, seen))
 
-    def _new_mask(self, groups: list[list[Path]], params: Any, kept: Any, counts: Array) -> tuple[Any, Array]:
+    def _new_mask(self, groups: list[list[LayerPath]], params: Any, kept: Any, counts: Array) -> tuple[Any, Array]:
         """The mask of the largest magnitudes, and how many weights entered or left."""
         model = self.merged(params, kept)
         layers = masked_layers(model)

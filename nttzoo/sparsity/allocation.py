@@ -12,7 +12,7 @@ import numpy as np
 from flax import nnx
 
 from nttzoo.errors import DensityError, OptionError, ShapeError
-from nttzoo.nn import Path, masked_layers, matching
+from nttzoo.nn import LayerPath, masked_layers, matching
 from nttzoo.sparsity.density import Density, check_densities
 from nttzoo.sparsity.schemes import (
     Groups,
@@ -35,7 +35,7 @@ def describe(model: nnx.Module, inputs: tuple[int, ...] | jax.ShapeDtypeStruct |
     """
 
     @cache
-    def counted() -> Mapping[Path, int]:
+    def counted() -> Mapping[LayerPath, int]:
         shape = getattr(model, "input_shape", None) if inputs is None else inputs
         if shape is None:
             raise ShapeError(
@@ -142,7 +142,7 @@ def _evenly(groups: Groups, density: float) -> Groups:
     return made
 
 
-def densities(groups: Groups) -> dict[Path, float]:
+def densities(groups: Groups) -> dict[LayerPath, float]:
     """The fraction of weights that each layer may expect to keep: its group's."""
     return {layer.path: group.kept / group.size for group in groups for layer in group.layers}
 

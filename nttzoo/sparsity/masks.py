@@ -14,11 +14,11 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Shaped, UInt
 
 from nttzoo._util import console
-from nttzoo.nn import Path, masked_layers, path_name
+from nttzoo.nn import LayerPath, masked_layers, path_name
 from nttzoo.sparsity.schemes import Groups
 
-Scores = Mapping[Path, Float[Array, "..."]]
-Masks = dict[Path, Bool[Array, "..."]]
+Scores = Mapping[LayerPath, Float[Array, "..."]]
+Masks = dict[LayerPath, Bool[Array, "..."]]
 
 
 @jax.jit  # once for each shape: iterative methods come back many times
@@ -52,7 +52,7 @@ def _as_ranks(values: Shaped[Array, " n"]) -> UInt[Array, " n"]:
     return lax.bitcast_convert_type(values, unsigned) ^ sign
 
 
-def keep_in_groups(scores: Scores, groups: Sequence[Sequence[Path]], counts: Sequence[int | Array]) -> Masks:
+def keep_in_groups(scores: Scores, groups: Sequence[Sequence[LayerPath]], counts: Sequence[int | Array]) -> Masks:
     """Keeps, in each group of layers, its count of largest scores; ties go to the earlier layer, then the lower index.
 
     Counts may be traced: under jit, one compilation serves all densities.

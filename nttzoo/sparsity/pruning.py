@@ -13,7 +13,7 @@ from jaxtyping import Array
 
 from nttzoo._util.checks import check_array, check_instance, check_seed, check_shape, check_texts
 from nttzoo.errors import ModelError, OptionError, ShapeError
-from nttzoo.nn import Path, masked_layers, path_name, set_masks
+from nttzoo.nn import LayerPath, masked_layers, path_name, set_masks
 from nttzoo.registry import Registry
 from nttzoo.sparsity import allocation, schemes, scores
 from nttzoo.sparsity.density import Density, on_the_way
@@ -42,7 +42,7 @@ class Method:
     rounds: int = 1
     returning: bool = False
     scheme: str | None = None
-    redraw: Callable[[nnx.Module, Mapping[Path, float], Array], dict[Path, Array]] | None = None
+    redraw: Callable[[nnx.Module, Mapping[LayerPath, float], Array], dict[LayerPath, Array]] | None = None
 
 
 METHODS: Registry[Method] = Registry("pruning method")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from nttzoo.errors import DensityError, UnknownName
-from nttzoo.nn import Path, path_name
+from nttzoo.nn import LayerPath, path_name
 from nttzoo.registry import Registry
 
 
@@ -24,9 +24,9 @@ class Layer:
     `size * positions` are the layer's multiply-adds. It is counted when it is first asked for.
     """
 
-    path: Path
+    path: LayerPath
     shape: tuple[int, ...]
-    counted: Callable[[], Mapping[Path, int]]
+    counted: Callable[[], Mapping[LayerPath, int]]
 
     @property
     def name(self) -> str:
@@ -56,7 +56,7 @@ class Group(NamedTuple):
         return sum(layer.size for layer in self.layers)
 
     @property
-    def paths(self) -> list[Path]:
+    def paths(self) -> list[LayerPath]:
         """The layers' paths."""
         return [layer.path for layer in self.layers]
 

@@ -17,11 +17,11 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from nttzoo.errors import ShapeError
-from nttzoo.nn import Path, is_masked, masked_layers, merge_params, split_params
+from nttzoo.nn import LayerPath, is_masked, masked_layers, merge_params, split_params
 from nttzoo.nn.taps import Call, record
 from nttzoo.sparsity.masks import Scores
 
-Kernels = dict[Path, Array]
+Kernels = dict[LayerPath, Array]
 # (model, inputs ...) -> a number
 Quantity = Callable[..., Array]
 
@@ -110,7 +110,7 @@ def ntk_sap_scores(model: nnx.Module, seen: tuple[int, ...], key: Array) -> Scor
     Reference: Wang et al., NTK-SAP, 2023 (https://arxiv.org/abs/2304.02840).
     """
     graph, params, rest = _parts(model)
-    total: Mapping[Path, Array] | None = None
+    total: Mapping[LayerPath, Array] | None = None
     for k in jax.random.split(key, PERTURBED_BATCHES):
         found = _mask_gradient(graph, params, rest, tuple(seen), k)
         total = found if total is None else {path: total[path] + found[path] for path in found}
@@ -241,7 +241,7 @@ def _mask_gradient(graph: Any, params: Any, rest: Any, shape: tuple[int, ...], k
     return jax.grad(moved)({path: layer.mask[...].astype(layer.kernel.dtype) for path, layer in layers.items()})
 
 
-def he_kernels(model: nnx.Module, densities: Mapping[Path, float], key: Array) -> Kernels:
+def he_kernels(model: nnx.Module, densities: Mapping[LayerPath, float], key: Array) -> Kernels:
     """Kernels redrawn from N(0, 2 / (fan_in * density)): the variance that survives pruning is Kaiming's."""
     layers = masked_layers(model)
     keys = jax.random.split(key, len(layers))

@@ -14,14 +14,14 @@ from jaxtyping import Array, Bool, Float
 
 from nttzoo.dataflow import Position, Program, Site, trace
 from nttzoo.errors import ModelError, ShapeError
-from nttzoo.nn import Mask, Path, masked_layers, path_name
+from nttzoo.nn import LayerPath, Mask, masked_layers, path_name
 
 PROBES = 8
 # Several products of one kernel that arrange it differently are no trouble here.
 _COUNTABLE = {"several layouts"}
 
 
-def positions_of(model: nnx.Module, example: jax.ShapeDtypeStruct) -> dict[Path, int]:
+def positions_of(model: nnx.Module, example: jax.ShapeDtypeStruct) -> dict[LayerPath, int]:
     """How many times an example (a batch of one) uses each weight of each masked layer: {path: positions}.
 
     Each weight takes part once per output position, in every call of its layer and in every step of a loop.
@@ -33,7 +33,7 @@ def positions_of(model: nnx.Module, example: jax.ShapeDtypeStruct) -> dict[Path,
     return positions
 
 
-def weights_on_paths(model: nnx.Module, shape: tuple[int, ...]) -> dict[Path, Bool[np.ndarray, "..."]]:
+def weights_on_paths(model: nnx.Module, shape: tuple[int, ...]) -> dict[LayerPath, Bool[np.ndarray, "..."]]:
     """Which surviving weights lie on a path from the input to an output.
 
     The model is probed with positive surviving weights, no biases and positive images, where nothing can cancel: a

@@ -199,7 +199,7 @@ class TrainingStep:
         self._call(batch, np.arange(len(logits))[None], mode=library.EVALUATE, logits=logits)
         return logits
 
-    def gradient(self, images: Any, labels: Any) -> tuple[float, dict[nn.Path, np.ndarray]]:
+    def gradient(self, images: Any, labels: Any) -> tuple[float, dict[nn.LayerPath, np.ndarray]]:
         """(mean loss, {path of a parameter: its gradient}) without dropout; zeros for pruned weights."""
         batch = self.batch(images, labels)
         trained = np.empty(len(self._trained), np.float32)
