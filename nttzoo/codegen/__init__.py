@@ -26,7 +26,7 @@ from nttzoo.errors import ExportError, FileError, OptionError
 with export.onnx_packages():
     import onnx
 
-    from nttzoo.codegen import build, emit, frontend, lower, optimise, selfcheck
+    from nttzoo.codegen import build, emit, frontend, lower, optimize, selfcheck
     from nttzoo.codegen.build import Compiled
     from nttzoo.codegen.choices import Choices
     from nttzoo.codegen.selfcheck import Oracle
@@ -173,7 +173,7 @@ def source_of(
     """(C source, shape of one input) of an ONNX graph."""
     choices = choices or Choices()
     program = frontend.read(proto)
-    needed = optimise.optimise(program, choices)
+    needed = optimize.optimize(program, choices)
     plan = lower.lower(program, needed, choices)
     shape = program.shapes[program.source]
     sizes = [_size(program.shapes[value]) for value in (program.source, program.target)]

@@ -53,7 +53,7 @@ TILE = 50  # floats: with the rest of a row about four of the widest vectors
 
 
 def lower(program: Program, needed: dict[str, np.ndarray], choices: Choices) -> Plan:
-    """The plan of an optimised program; `needed` says which elements of each value matter."""
+    """The plan of an optimized program; `needed` says which elements of each value matter."""
     return _Lowering(program, needed, choices).plan()
 
 

@@ -21,7 +21,7 @@ from onnx_graphs import Graph, check, to_source
 
 import nttzoo
 from nttzoo import architectures, cli, codegen, data, errors, zoo
-from nttzoo.codegen import build, frontend, lower, optimise
+from nttzoo.codegen import build, frontend, lower, optimize
 from nttzoo.sparsity import pruning
 
 STRICT = ["-Wall", "-Wextra", "-pedantic", "-Werror", "-O1"]
@@ -234,7 +234,7 @@ def test_dead_and_constant_units_vanish():
     graph.add("Gemm", graph.constant(first), graph.constant(np.array([0, 2, 0], np.float32))).add("Relu")
     graph.add("Gemm", graph.constant(np.array([[1], [10], [0]], np.float32)), graph.constant(np.float32([0.5])))
     program = frontend.read(graph.proto())
-    needed = optimise.optimise(program, codegen.Choices())
+    needed = optimize.optimize(program, codegen.Choices())
     hidden, answer = program.ops
     assert needed["x"].tolist() == [True, False]
     assert needed[hidden.output].tolist() == [True, False, False]
@@ -248,7 +248,7 @@ def test_pooling_and_functions_are_fused():
     graph.add("Conv", graph.weight(2, 1, 3, 3)).add("Relu").add("MaxPool", kernel_shape=[2, 2], strides=[2, 2])
     graph.add("Transpose", perm=[0, 2, 3, 1]).add("Relu").add("Flatten")
     program = frontend.read(graph.proto())
-    optimise.optimise(program, codegen.Choices())
+    optimize.optimize(program, codegen.Choices())
     assert [type(op).__name__ for op in program.ops] == ["Conv", "View"]
     assert program.ops[0].pool is not None
     assert program.ops[0].after == [("relu",), ("relu",)]
@@ -259,7 +259,7 @@ def test_the_arena_is_shared():
     for _ in range(6):
         graph.add("Conv", graph.weight(4, 4, 3, 3), pads=[1, 1, 1, 1])
     program = frontend.read(graph.proto())
-    plan = lower.lower(program, optimise.optimise(program, codegen.Choices()), codegen.Choices())
+    plan = lower.lower(program, optimize.optimize(program, codegen.Choices()), codegen.Choices())
     assert plan.arena < 0.4 * sum(buffer.size for buffer in plan.buffers.values())
     for a in plan.buffers.values():
         for b in plan.buffers.values():

@@ -11,7 +11,7 @@ from onnx_graphs import Graph, check
 
 import nttzoo
 from nttzoo import codegen, errors
-from nttzoo.codegen import frontend, functions, ir, optimise
+from nttzoo.codegen import frontend, functions, ir, optimize
 
 
 @pytest.fixture(scope="session")
@@ -19,9 +19,9 @@ def cache(tmp_path_factory):
     return tmp_path_factory.mktemp("compiled")
 
 
-def optimised(proto):
+def optimized(proto):
     program = frontend.read(proto)
-    optimise.optimise(program, codegen.Choices())
+    optimize.optimize(program, codegen.Choices())
     return program.ops
 
 
@@ -52,7 +52,7 @@ def test_only_functions_that_never_fall_move_behind_a_maximum():
     def ops(kind, **options):
         graph = Graph((1, 8, 8)).add("Relu")
         graph.add("Conv", graph.weight(2, 1, 3, 3)).add(kind, **options)
-        return optimised(graph.add("MaxPool", kernel_shape=[2, 2], strides=[2, 2]).proto(opset=20))
+        return optimized(graph.add("MaxPool", kernel_shape=[2, 2], strides=[2, 2]).proto(opset=20))
 
     assert [type(op) for op in ops("LeakyRelu", alpha=0.1)] == [ir.Map, ir.Conv]
     assert [type(op) for op in ops("LeakyRelu", alpha=-0.1)] == [ir.Map, ir.Conv, ir.Pool]
@@ -96,7 +96,7 @@ def randomized(model, seed=0):
 
 
 def ops_of(model, shape):
-    return optimised(codegen._graph(model, "trained", shape)[0])
+    return optimized(codegen._graph(model, "trained", shape)[0])
 
 
 def agrees_with_jax(model, shape, n=5):

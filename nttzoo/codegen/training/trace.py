@@ -23,7 +23,7 @@ from google.protobuf.message import DecodeError
 
 from nttzoo import __version__, export, nn
 from nttzoo._util import files
-from nttzoo.codegen import build, frontend, optimise
+from nttzoo.codegen import build, frontend, optimize
 from nttzoo.codegen.ir import Conv, Linear, Program
 from nttzoo.errors import ExportError, RunError
 
@@ -107,7 +107,7 @@ def trace(model: nnx.Module, input_shape: tuple[int, ...], *, dropout: bool) -> 
     parameters.assign(plain, np.arange(FIRST, FIRST + parameters.size, dtype=np.float32))
     proto = _graph(plain, input_shape)
     program = frontend.read(proto, training=True)
-    optimise.fuse(program)
+    optimize.fuse(program)
     _check_each_used_once(program, parameters)
     return program, parameters
 

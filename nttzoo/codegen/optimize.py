@@ -10,7 +10,7 @@ from nttzoo.codegen.functions import apply, never_decrease
 from nttzoo.codegen.ir import Binary, Conv, GroupNorm, Join, Linear, Map, Op, Pool, Product, Program, Softmax, View
 
 
-def optimise(program: Program, choices: Choices) -> dict[str, np.ndarray]:
+def optimize(program: Program, choices: Choices) -> dict[str, np.ndarray]:
     """Improves a program in place; returns {value: which of its elements are needed} (bool, of the value's shape)."""
     if choices.fuse:
         views.simplify(program)
