@@ -18,8 +18,8 @@ from jaxtyping import Num
 
 from nttzoo._util import console, provenance
 from nttzoo._util.checks import check_callable, check_count, check_flag, check_instance, check_model, check_number
+from nttzoo._util.chunking import ChunkTimer
 from nttzoo._util.hosts import is_first, together
-from nttzoo._util.pace import Pace
 from nttzoo.checkpoint import check_room
 from nttzoo.errors import DataError, Interrupted, ShapeError, TrainingError
 from nttzoo.search.config import EVALUATION_IMAGES, Plan, SearchConfig, Target
@@ -162,25 +162,25 @@ def _compare_surroundings(journal: Journal, students: Students) -> None:
 
 def _run(students: Students, state: States, step: int, journal: Journal, save_every: float, progress: bool) -> States:
     """All steps from `step` on, in chunks; between them reports, refreshes, saves, and an ear for signals."""
-    plan, pace, saved = students.plan, Pace(), time.monotonic()
+    plan, timer, saved = students.plan, ChunkTimer(), time.monotonic()
     with _listening() as asked, console.progress_bar(show=progress) as bar:
         task = bar.add_task("search", total=plan.steps, completed=step, note="")
         if step == 0 and not journal.lines:
             _report(students, state, 0, journal)
         while step < plan.steps:
             due = time.monotonic() - saved > save_every
-            stopping, chunk, due = agreed(bool(asked), pace.chunk, due)
+            stopping, chunk, due = agreed(bool(asked), timer.chunk, due)
             if stopping or due:
                 journal.save(step, state)
                 saved = time.monotonic()
             if stopping:
                 raise Interrupted(_goodbye(step, plan.steps, journal), asked[0] if asked else signal.SIGTERM)
             stop = min(step + chunk, plan.next_event(step))
-            pace.begin()
+            timer.begin()
             moved = students.advance(state, step, stop)
             if _broken(moved):
                 _explain(students, state, step, stop, journal)
-            pace.done(stop - step)
+            timer.done(stop - step)
             state, step = moved, stop
             bar.update(task, completed=step)
             if step == plan.next_event(step - 1):

@@ -11,7 +11,7 @@ from flax import nnx
 
 from nttzoo import nn
 from nttzoo._util import console
-from nttzoo._util.pace import Pace
+from nttzoo._util.chunking import ChunkTimer
 from nttzoo.data import Dataset, Labeled, epoch_order
 from nttzoo.errors import ShapeError, TrainingError
 from nttzoo.training import engines, jax_steps
@@ -68,7 +68,7 @@ def fit(
         trainer.restore(saved.arrays)
         trainer.update(model)
     steps = len(train) // config.batch_size
-    pace = Pace()
+    timer = ChunkTimer()
     with console.progress_bar(show=config.progress) as bar:
         task = bar.add_task("training", total=config.epochs * steps, completed=history.epochs * steps, note="")
         for epoch in range(config.epochs):
@@ -79,8 +79,8 @@ def fit(
             trainer.begin_epoch(order)
             done = 0
             while done < steps:
-                stop = min(done + pace.chunk, steps)
-                pace.begin()
+                stop = min(done + timer.chunk, steps)
+                timer.begin()
                 try:
                     trainer.run(done, stop)
                 except TrainingError as error:
@@ -88,7 +88,7 @@ def fit(
                         f"epoch {epoch + 1}: {error} The model holds the weights of epoch {epoch}."
                     ) from error
                 bar.update(task, advance=stop - done)
-                pace.done(stop - done)
+                timer.done(stop - done)
                 done = stop
             loss, hits = trainer.totals()
             history.train_loss.append(loss / steps)
