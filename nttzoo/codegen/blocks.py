@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nttzoo.codegen.plan import INPUT, Dense, Dots, Plan, Runs, Step
+from nttzoo.codegen.plan import INPUT, DenseLinearStep, ElementwiseStep, Plan, SparseLinearStep, Step
 
 if TYPE_CHECKING:
     from nttzoo.codegen.emit import Writer
@@ -21,7 +21,11 @@ FEWEST = 8  # a smaller rest is done one by one
 def possible(plan: Plan) -> bool:
     """Whether all steps but the last, which hands out the answer, are linear layers."""
     *linear, last = plan.steps
-    return bool(linear) and all(isinstance(step, Dots | Dense) for step in linear) and isinstance(last, Runs)
+    return (
+        bool(linear)
+        and all(isinstance(step, SparseLinearStep | DenseLinearStep) for step in linear)
+        and isinstance(last, ElementwiseStep)
+    )
 
 
 def arena(plan: Plan, inputs: int) -> int:
@@ -32,7 +36,7 @@ def arena(plan: Plan, inputs: int) -> int:
 def emit(plan: Plan, writer: Writer, inputs: int, outputs: int) -> tuple[list[str], list[str]]:
     """(tables and functions, the lines of `run_batch` that take BLOCK examples at a time)."""
     *linear, last = plan.steps
-    assert isinstance(last, Runs)
+    assert isinstance(last, ElementwiseStep)
     used = np.unique(np.concatenate([_places(step) for step in linear if INPUT in step.reads]))
     answer = np.concatenate([run[0] + run[1] * np.arange(run[-1]) for run in last.runs])
     functions = [
@@ -72,23 +76,23 @@ def emit(plan: Plan, writer: Writer, inputs: int, outputs: int) -> tuple[list[st
 
 def _places(step: Step) -> np.ndarray:
     """The elements of its input that a linear layer reads."""
-    if isinstance(step, Dense):
+    if isinstance(step, DenseLinearStep):
         return step.addresses
-    assert isinstance(step, Dots)
+    assert isinstance(step, SparseLinearStep)
     return np.concatenate([np.zeros(0, int), *(places for _, places, _ in step.units)])
 
 
 def _layer(step: Step, writer: Writer) -> str:
     """A layer for BLOCK examples, with the tables of the layer for one."""
     name = writer.names[id(step)]
-    if isinstance(step, Dense):
+    if isinstance(step, DenseLinearStep):
         (inputs, units), bits = step.weight.shape, "32"
         # The table has an input's weights side by side, the kernel wants a unit's.
         before = [f"    float weight[{inputs}];", f"    const int count = {inputs};", "    int unit, k;"]
         fetch = [f"for (k = 0; k < count; k++) weight[k] = {name}_weight[(long)k * {units} + unit];"]
         place, advance = f"{name}_place", []
     else:
-        assert isinstance(step, Dots)
+        assert isinstance(step, SparseLinearStep)
         units, bits = len(step.units), writer.bits_of(step.units)
         before = [
             f"    const uint{bits}_t *place = {name}_place;",

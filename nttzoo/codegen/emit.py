@@ -13,18 +13,18 @@ from nttzoo.codegen.functions import FUNCTIONS, Function
 from nttzoo.codegen.plan import (
     INPUT,
     OUTPUT,
-    Dense,
-    Dots,
-    Fills,
-    Normalised,
-    Norms,
+    DenseLinearStep,
+    ElementwiseStep,
+    FillStep,
+    GroupNormStep,
+    MatmulStep,
     Plan,
     Pooling,
-    Pools,
-    Products,
-    Runs,
+    PoolStep,
+    SoftmaxStep,
+    SparseConvStep,
+    SparseLinearStep,
     Step,
-    Sums,
 )
 from nttzoo.codegen.source import Metadata, Source, float_literal, header, identifier, metadata_tables
 
@@ -69,11 +69,11 @@ def _work(plan: Plan) -> int:
     """Multiply-adds of one example."""
     work = 0
     for step in plan.steps:
-        if isinstance(step, Sums):
+        if isinstance(step, SparseConvStep):
             work += step.size[0] * step.row * sum(len(places) for _, places, _ in step.planes)
-        elif isinstance(step, Dots):
+        elif isinstance(step, SparseLinearStep):
             work += sum(len(places) for _, places, _ in step.units)
-        elif isinstance(step, Dense):
+        elif isinstance(step, DenseLinearStep):
             work += step.weight.size
     return work
 
@@ -128,15 +128,15 @@ class Writer:
         """A step's tables and function."""
         name = self.names[id(step)]
         writers: dict[type, Callable[..., tuple[list[str], list[str]]]] = {
-            Sums: self.sums,
-            Dots: self.dots,
-            Dense: self.dense,
-            Pools: self.pools,
-            Runs: self.runs,
-            Normalised: self.normalised,
-            Norms: self.norms,
-            Fills: self.fills,
-            Products: self.products,
+            SparseConvStep: self.sparse_conv,
+            SparseLinearStep: self.sparse_linear,
+            DenseLinearStep: self.dense_linear,
+            PoolStep: self.pool,
+            ElementwiseStep: self.elementwise,
+            SoftmaxStep: self.softmax,
+            GroupNormStep: self.group_norm,
+            FillStep: self.fill,
+            MatmulStep: self.matmul,
         }
         tables, lines = writers[type(step)](step, name)
         arguments = [f"const float *RESTRICT in{i or ''}" for i in range(len(step.reads))] + ["float *RESTRICT out"]
@@ -183,7 +183,7 @@ class Writer:
 
     # Steps: (tables, lines of the function).
 
-    def sums(self, step: Sums, name: str) -> tuple[list[str], list[str]]:
+    def sparse_conv(self, step: SparseConvStep, name: str) -> tuple[list[str], list[str]]:
         first = step.planes[0][1] if len(step.planes) > 1 else None
         alike = first is not None and all(np.array_equal(first, places) for _, places, _ in step.planes)
         tables, bits = self.weighted(name, step.planes, alike)
@@ -214,7 +214,7 @@ class Writer:
         ]
         return tables, lines
 
-    def dots(self, step: Dots, name: str) -> tuple[list[str], list[str]]:
+    def sparse_linear(self, step: SparseLinearStep, name: str) -> tuple[list[str], list[str]]:
         tables, bits = self.weighted(name, step.units)
         self.kernels.add(f"dot{bits}")
         lines = [
@@ -230,7 +230,7 @@ class Writer:
         ]
         return tables, [*lines, *self.functions(step.after, "out", len(step.units))]
 
-    def dense(self, step: Dense, name: str) -> tuple[list[str], list[str]]:
+    def dense_linear(self, step: DenseLinearStep, name: str) -> tuple[list[str], list[str]]:
         inputs, outputs = step.weight.shape
         tables = [
             self.table(f"{name}_place", step.addresses, "uint32_t"),
@@ -248,7 +248,7 @@ class Writer:
         ]
         return tables, [*lines, *self.functions(step.after, "out", outputs)]
 
-    def pools(self, step: Pools, name: str) -> tuple[list[str], list[str]]:
+    def pool(self, step: PoolStep, name: str) -> tuple[list[str], list[str]]:
         stride = step.pooling.out[0] * step.pooling.out[1]
         lines = [
             "int p;",
@@ -271,7 +271,7 @@ class Writer:
             numbers.append(int(pooling.count_pads))
         return f"{pooling.kind}_pool({source}, {target}, {', '.join(map(str, numbers))});"
 
-    def runs(self, step: Runs, name: str) -> tuple[list[str], list[str]]:
+    def elementwise(self, step: ElementwiseStep, name: str) -> tuple[list[str], list[str]]:
         two = len(step.reads) == 2
         columns = step.runs.shape[1]
         tables = [self.table(f"{name}_run", step.runs.ravel(), "int32_t")]
@@ -298,7 +298,7 @@ class Writer:
         ]
         return tables, [*lines, *self.functions(step.after, "out", int(step.runs[:, -1].sum()))]
 
-    def normalised(self, step: Normalised, name: str) -> tuple[list[str], list[str]]:
+    def softmax(self, step: SoftmaxStep, name: str) -> tuple[list[str], list[str]]:
         self.uses_math = True
         finish = "for (i = 0; i < run[4]; i++) to[i * run[3]] /= total;"
         if step.log:
@@ -320,7 +320,7 @@ class Writer:
         ]
         return [self.table(f"{name}_run", step.runs.ravel(), "int32_t")], lines
 
-    def fills(self, step: Fills, name: str) -> tuple[list[str], list[str]]:
+    def fill(self, step: FillStep, name: str) -> tuple[list[str], list[str]]:
         tables = [
             self.table(f"{name}_place", step.places, "uint32_t"),
             self.table(f"{name}_value", step.values, "float"),
@@ -328,7 +328,7 @@ class Writer:
         lines = ["int i;", f"for (i = 0; i < {len(step.places)}; i++) out[{name}_place[i]] = {name}_value[i];"]
         return tables, lines
 
-    def products(self, step: Products, name: str) -> tuple[list[str], list[str]]:
+    def matmul(self, step: MatmulStep, name: str) -> tuple[list[str], list[str]]:
         m, k, n = step.m, step.k, step.n
         lines = [
             "int b, i, j, l;",
@@ -346,7 +346,7 @@ class Writer:
         ]
         return [], [*lines, *self.functions(step.after, "out", step.count * m * n)]
 
-    def norms(self, step: Norms, name: str) -> tuple[list[str], list[str]]:
+    def group_norm(self, step: GroupNormStep, name: str) -> tuple[list[str], list[str]]:
         self.uses_math = True
         self.kernels.add("group_norm")
         channels = len(step.scale) // step.groups

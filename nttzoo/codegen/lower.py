@@ -31,18 +31,18 @@ from nttzoo.codegen.plan import (
     OUTPUT,
     SLACK,
     Buffer,
-    Dense,
-    Dots,
-    Fills,
-    Normalised,
-    Norms,
+    DenseLinearStep,
+    ElementwiseStep,
+    FillStep,
+    GroupNormStep,
+    MatmulStep,
     Plan,
     Pooling,
-    Pools,
-    Products,
-    Runs,
+    PoolStep,
+    SoftmaxStep,
+    SparseConvStep,
+    SparseLinearStep,
     Step,
-    Sums,
     Tensor,
     place,
 )
@@ -73,7 +73,7 @@ class _Lowering:
         target = self.tensors[self.program.target]
         size = target.address.size
         runs = find_runs([target.address.ravel(), np.arange(size)])
-        self.steps.append(Runs("finish", [target.buffer], OUTPUT, [], runs, False))
+        self.steps.append(ElementwiseStep("finish", [target.buffer], OUTPUT, [], runs, False))
         return Plan(self.steps, self.buffers, self.place())
 
     def lower(self, op: Op) -> Tensor:
@@ -137,7 +137,7 @@ class _Lowering:
         if pooling:
             scratch = self.new_buffer(f"{op.name}.plane", tile * row)
         buffer = self.new_buffer(op.output, len(kept) * stride)
-        step = Sums(
+        step = SparseConvStep(
             op.name, [place], buffer, op.after, planes, (height, width), row, tile, stride, pooling, scratch=scratch
         )
         self.steps.append(step)
@@ -165,7 +165,7 @@ class _Lowering:
         target = starts[:, y % sy][:, :, x % sx] + (y // sy * row)[:, None] + x // sx
         buffer = self.new_buffer(f"{op.inputs[0]}.planes", len(used) * sy * sx * rows * row)
         runs = find_runs([source.address[used].ravel(), target[used].ravel()])
-        self.steps.append(Runs(f"{op.name}.planes", [source.buffer], buffer, [], runs, any(op.pads)))
+        self.steps.append(ElementwiseStep(f"{op.name}.planes", [source.buffer], buffer, [], runs, any(op.pads)))
         return buffer, starts, row
 
     def pool(self, op: Pool, source: Tensor) -> Tensor:
@@ -178,12 +178,12 @@ class _Lowering:
             buffer = self.new_buffer(f"{op.inputs[0]}.planes", len(kept) * height * width)
             planes = _plane_addresses(channels, kept, height * width, width, (height, width))
             runs = find_runs([address[kept].ravel(), planes[kept].ravel()])
-            self.steps.append(Runs(f"{op.name}.planes", [source.buffer], buffer, [], runs, False))
+            self.steps.append(ElementwiseStep(f"{op.name}.planes", [source.buffer], buffer, [], runs, False))
             address = planes
         pooling = _pooling(op, (height, width), row, self.program.shapes[op.output][1:])
         stride = pooling.out[0] * pooling.out[1]
         out = self.new_buffer(op.output, len(kept) * stride)
-        self.steps.append(Pools(op.name, [buffer], out, op.after, address[kept, 0, 0], pooling))
+        self.steps.append(PoolStep(op.name, [buffer], out, op.after, address[kept, 0, 0], pooling))
         return Tensor(out, _plane_addresses(channels, kept, stride, pooling.out[1], pooling.out))
 
     # Everything else.
@@ -195,13 +195,13 @@ class _Lowering:
         buffer = self.new_buffer(op.output, len(kept))
         step: Step
         if weight.size and np.count_nonzero(weight) > weight.size / 2:
-            step = Dense(op.name, [source.buffer], buffer, op.after, addresses, weight, op.bias[kept])
+            step = DenseLinearStep(op.name, [source.buffer], buffer, op.after, addresses, weight, op.bias[kept])
         else:
             units = [
                 (float(op.bias[unit]), addresses[column != 0], column[column != 0])
                 for unit, column in zip(kept, weight.T, strict=True)
             ]
-            step = Dots(op.name, [source.buffer], buffer, op.after, units)
+            step = SparseLinearStep(op.name, [source.buffer], buffer, op.after, units)
         self.steps.append(step)
         address = np.full(len(op.bias), -1)
         address[kept] = np.arange(len(kept))
@@ -215,7 +215,7 @@ class _Lowering:
         address[places] = np.arange(len(places))
         buffer = self.new_buffer(op.output, len(places))
         runs = find_runs([*(source.address.ravel()[places] for source in sources), address[places]])
-        step = Runs(op.name, [source.buffer for source in sources], buffer, op.after, runs, False)
+        step = ElementwiseStep(op.name, [source.buffer for source in sources], buffer, op.after, runs, False)
         if isinstance(op, Binary):
             step.kind = op.kind
         else:
@@ -237,11 +237,11 @@ class _Lowering:
             constant[filled] = False
         if constant.any():
             values = op.fill.ravel()[constant]
-            self.steps.append(Fills(f"{op.name}.constants", [], buffer, [], address[constant], values))
+            self.steps.append(FillStep(f"{op.name}.constants", [], buffer, [], address[constant], values))
         for source, filled in zip(sources, op.places, strict=True):
             wanted = needed[filled]
             runs = find_runs([source.address.ravel()[wanted], address[filled[wanted]]])
-            self.steps.append(Runs(op.name, [source.buffer], buffer, [], runs, False))
+            self.steps.append(ElementwiseStep(op.name, [source.buffer], buffer, [], runs, False))
         return Tensor(buffer, address.reshape(shape))
 
     def ordered(self, op: Op, source: Tensor) -> str:
@@ -251,7 +251,7 @@ class _Lowering:
         if source.buffer != INPUT and np.array_equal(runs, [[0, 1, 0, 1, size]]):
             return source.buffer
         place = self.new_buffer(f"{op.output}.ordered", size)
-        self.steps.append(Runs(f"{op.name}.ordered", [source.buffer], place, [], runs, False))
+        self.steps.append(ElementwiseStep(f"{op.name}.ordered", [source.buffer], place, [], runs, False))
         return place
 
     def product(self, op: Product, sources: list[Tensor]) -> Tensor:
@@ -261,7 +261,7 @@ class _Lowering:
             return Tensor(sources[0].buffer, np.full(address.shape, -1))
         reads = [self.ordered(op, source) for source in sources]
         buffer = self.new_buffer(op.output, address.size)
-        self.steps.append(Products(op.name, reads, buffer, op.after, count, m, k, n))
+        self.steps.append(MatmulStep(op.name, reads, buffer, op.after, count, m, k, n))
         return Tensor(buffer, address)
 
     def softmax(self, op: Softmax, source: Tensor) -> Tensor:
@@ -274,11 +274,11 @@ class _Lowering:
         if any(len(find_runs([line])) > 1 for line in lines[0][keep]):
             ordered = self.new_buffer(f"{op.output}.lines", address.size)
             runs = find_runs([lines[0][keep].ravel(), lines[1][keep].ravel()])
-            self.steps.append(Runs(f"{op.name}.lines", [source.buffer], ordered, [], runs, False))
+            self.steps.append(ElementwiseStep(f"{op.name}.lines", [source.buffer], ordered, [], runs, False))
             source, lines = Tensor(ordered, address), [lines[1], lines[1]]
         pairs = zip(lines[0][keep], lines[1][keep], strict=True)
         runs = np.array([find_runs([line, out])[0] for line, out in pairs], int).reshape(-1, 5)
-        self.steps.append(Normalised(op.name, [source.buffer], buffer, op.after, runs, op.log))
+        self.steps.append(SoftmaxStep(op.name, [source.buffer], buffer, op.after, runs, op.log))
         return Tensor(buffer, address)
 
     def group_norm(self, op: GroupNorm, source: Tensor) -> Tensor:
@@ -288,7 +288,9 @@ class _Lowering:
         place = self.ordered(op, source)
         buffer = self.new_buffer(op.output, address.size)
         size = address.size // len(op.scale)
-        self.steps.append(Norms(op.name, [place], buffer, op.after, op.groups, op.epsilon, op.scale, op.bias, size))
+        self.steps.append(
+            GroupNormStep(op.name, [place], buffer, op.after, op.groups, op.epsilon, op.scale, op.bias, size)
+        )
         return Tensor(buffer, address)
 
     # The arena.

@@ -43,7 +43,7 @@ class Step:
 
 
 @dataclass
-class Sums(Step):
+class SparseConvStep(Step):
     """Each output plane is its bias plus shifted, weighted input planes.
 
     A plane is `size` (height, width) in rows of `row` floats; all of them are made `tile` rows at a time.
@@ -58,14 +58,14 @@ class Sums(Step):
 
 
 @dataclass
-class Dots(Step):
+class SparseLinearStep(Step):
     """Each output is its bias plus weighted inputs."""
 
     units: list[tuple[float, np.ndarray, np.ndarray]]  # bias, addresses, weights
 
 
 @dataclass
-class Dense(Step):
+class DenseLinearStep(Step):
     """All inputs with all outputs: weight [k, m], bias [m]."""
 
     addresses: np.ndarray
@@ -93,15 +93,15 @@ class Pooling:
 
 
 @dataclass
-class Pools(Step):
-    """Pools the planes that start at `starts`."""
+class PoolStep(Step):
+    """PoolStep the planes that start at `starts`."""
 
     starts: np.ndarray
     pooling: Pooling
 
 
 @dataclass
-class Runs(Step):
+class ElementwiseStep(Step):
     """One input or two combined, element by element, in runs of constant steps (see `find_runs`)."""
 
     runs: np.ndarray
@@ -112,7 +112,7 @@ class Runs(Step):
 
 
 @dataclass
-class Fills(Step):
+class FillStep(Step):
     """Writes constants to places."""
 
     places: np.ndarray
@@ -120,7 +120,7 @@ class Fills(Step):
 
 
 @dataclass
-class Products(Step):
+class MatmulStep(Step):
     """Matrix products [count, m, k] @ [count, k, n], all without gaps."""
 
     count: int
@@ -130,7 +130,7 @@ class Products(Step):
 
 
 @dataclass
-class Normalised(Step):
+class SoftmaxStep(Step):
     """Softmax over each run, or its logarithm."""
 
     runs: np.ndarray
@@ -138,7 +138,7 @@ class Normalised(Step):
 
 
 @dataclass
-class Norms(Step):
+class GroupNormStep(Step):
     """Normalizes groups of channels of `size` floats each, all of them one behind the other."""
 
     groups: int
