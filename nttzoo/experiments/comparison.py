@@ -29,7 +29,7 @@ from nttzoo.sparsity.pruning import METHODS
 from nttzoo.sparsity.schemes import SCHEMES
 from nttzoo.training import TrainConfig
 
-EVEN = [name for name, method in METHODS.items() if method.even]
+UNIFORM = [name for name, method in METHODS.items() if method.uniform]
 ALIKE = ("layerwise", "global")  # schemes under which the methods above do the same
 
 Case = dict[str, Any]
@@ -132,7 +132,7 @@ def schemes_of(method: str, schemes: Sequence[str]) -> list[str]:
     """The schemes under which a method does different things: random masks do the same under layerwise and global."""
     if method in METHODS and (own := METHODS[method].scheme):
         return [own]
-    alike = [scheme for scheme in schemes if scheme in ALIKE] if method in EVEN else []
+    alike = [scheme for scheme in schemes if scheme in ALIKE] if method in UNIFORM else []
     return [scheme for scheme in schemes if scheme not in alike[1:]]
 
 

@@ -117,16 +117,16 @@ def _same(one: Result, best: Result) -> bool:
         return False
     if one.method == "dense":
         return True
-    even = one.method in comparison.EVEN and {one.scheme, best.scheme} <= set(comparison.ALIKE)
-    return one.density == best.density and (one.scheme == best.scheme or even)
+    uniform = one.method in comparison.UNIFORM and {one.scheme, best.scheme} <= set(comparison.ALIKE)
+    return one.density == best.density and (one.scheme == best.scheme or uniform)
 
 
 def _compared(alike: Sequence[Result], scheme: str) -> list[dict[str, Any]]:
     """Test accuracies by method."""
     rows = []
     for method, group in results.grouped(alike, lambda r: r.method).items():
-        even = method in comparison.EVEN and scheme in comparison.ALIKE
-        own = "-" if method == "dense" else "either" if even else scheme
+        uniform = method in comparison.UNIFORM and scheme in comparison.ALIKE
+        own = "-" if method == "dense" else "either" if uniform else scheme
         accuracies = [result.content["test_accuracy"] for result in group]
         rows.append({"method": method, "scheme": own, "test_accuracy": accuracies})
     # Searches first, as in comparisons.

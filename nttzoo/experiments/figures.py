@@ -10,7 +10,7 @@ import numpy as np
 
 from nttzoo._util import figures
 from nttzoo.experiments import paper
-from nttzoo.experiments.comparison import EVEN
+from nttzoo.experiments.comparison import UNIFORM
 from nttzoo.experiments.results import Result, cells, grouped, longest, where
 
 SCHEME_MARKS = {"layerwise": "o", "global": "s", "erk": "^", "budget": "*"}
@@ -70,7 +70,7 @@ def over_density(found: list[Result]) -> Any:
     }
     for (model, data, scheme, dropout), group in kinds.items():
         if scheme == "global":  # random masks are the same under both schemes
-            group += where(part, model=model, data=data, scheme="layerwise", dropout=dropout, method=EVEN)
+            group += where(part, model=model, data=data, scheme="layerwise", dropout=dropout, method=UNIFORM)
     if not kinds:
         return None
     columns = min(len(kinds), 4)

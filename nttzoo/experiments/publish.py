@@ -134,9 +134,9 @@ def _compared(cases: list[dict[str, Any]], scheme: str) -> list[dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {}
     for case in cases:
         method = case["method"]
-        even = method in comparison.EVEN and scheme in comparison.ALIKE and case["scheme"] in comparison.ALIKE
-        if method == "dense" or even or case["scheme"] == scheme:
-            own = "-" if method == "dense" else "either" if even else scheme
+        uniform = method in comparison.UNIFORM and scheme in comparison.ALIKE and case["scheme"] in comparison.ALIKE
+        if method == "dense" or uniform or case["scheme"] == scheme:
+            own = "-" if method == "dense" else "either" if uniform else scheme
             row = rows.setdefault(method, {"method": method, "scheme": own, "test_accuracy": []})
             row["test_accuracy"].append(case["test_accuracy"])
     return list(rows.values())

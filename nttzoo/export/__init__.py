@@ -12,8 +12,8 @@ from nttzoo.export.onnx import (
     onnx_packages,
     outputs_of,
     parity,
+    parity_batches,
     plain_copy,
-    test_inputs,
     to_proto,
 )
 
@@ -29,7 +29,7 @@ __all__ = [
     "outputs_of",
     "parity",
     "plain_copy",
-    "test_inputs",
+    "parity_batches",
     "graph_of",
     "to_proto",
 ]

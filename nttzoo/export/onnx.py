@@ -96,7 +96,7 @@ def export_onnx(
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         part.write_bytes(proto.SerializeToString(deterministic=True))
-        worst = parity(model, part, test_inputs(shape, batch, images), layout)
+        worst = parity(model, part, parity_batches(shape, batch, images), layout)
         os.replace(part, target)
     except OSError as error:
         raise ExportError(f"cannot write {target}: {error}.") from error
@@ -249,7 +249,7 @@ def _about(model: Any, name: str, layout: Layout) -> dict[str, str]:
     return about
 
 
-def test_inputs(shape: tuple[int, ...], batch: str | int, images: Any) -> list[np.ndarray]:
+def parity_batches(shape: tuple[int, ...], batch: str | int, images: Any) -> list[np.ndarray]:
     """Batches to compare on: random ones, the given ones, and where they fit the embedded digits."""
     size = batch if isinstance(batch, int) else 8
     inputs = [np.random.default_rng(0).normal(size=(size, *shape)).astype(np.float32)]

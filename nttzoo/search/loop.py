@@ -26,7 +26,7 @@ from nttzoo.search.config import EVALUATION_IMAGES, Plan, SearchConfig, Target
 from nttzoo.search.devices import agreed, make_mesh
 from nttzoo.search.peers import failing_together
 from nttzoo.search.run_folder import Journal
-from nttzoo.search.students import Preprocess, States, Students, Sums
+from nttzoo.search.students import LossSums, Preprocess, States, Students
 
 SAVE_SECONDS = 60.0
 EVALUATIONS = 20
@@ -107,7 +107,7 @@ def transfer(
         config.to_dict(), config.defaults()
     )  # an unfitting config was refused before: it leaves no folder behind
     before = students.evaluate(sparse)
-    state, step = journal.go_on(state)
+    state, step = journal.resume(state)
     _compare_surroundings(journal, students)
     if folder := journal.folder:
         # Two states are kept while a third one is written; a run that goes on has two already.
@@ -223,7 +223,7 @@ def _report(students: Students, state: States, step: int, journal: Journal) -> d
 
 def _broken(state: States) -> list[str]:
     """What is not finite in some student."""
-    return [name for name in Sums._fields if not all(np.isfinite(float(getattr(one.sums, name))) for one in state)]
+    return [name for name in LossSums._fields if not all(np.isfinite(float(getattr(one.sums, name))) for one in state)]
 
 
 def _explain(students: Students, state: States, start: int, stop: int, journal: Journal) -> NoReturn:

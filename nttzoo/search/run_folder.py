@@ -60,7 +60,7 @@ class Journal:
             )
             self._checkpoints = Checkpoints(folder / "checkpoints")
 
-    def go_on(self, state: Any) -> tuple[Any, int]:
+    def resume(self, state: Any) -> tuple[Any, int]:
         """The latest whole state and its step; the given one and 0 if there is none. Later reports are forgotten."""
         checkpoints = self._checkpoints
         step = checkpoints.latest_whole() if checkpoints else None

@@ -47,14 +47,14 @@ class State:
     params: Any
     masks: Any
     optimizer: Any
-    sums: Sums
+    sums: LossSums
     churn: Integer[Array, ""]  # weights that entered or left at the last refresh
 
 
 States = tuple[State, ...]
 
 
-class Sums(NamedTuple):
+class LossSums(NamedTuple):
     """Sums over steps of the terms of the loss, and of the gradient's norm."""
 
     target: Any
@@ -271,7 +271,7 @@ class Students:
             grads, terms = lax.pmean((grads, terms), self.exchange.axis)
         updates, optimizer = self.optimizer.update(grads, state.optimizer, state.params)
         params = optax.apply_updates(state.params, updates)
-        seen = Sums(**terms._asdict(), gradient=optax.tree.norm(grads))
+        seen = LossSums(**terms._asdict(), gradient=optax.tree.norm(grads))
         return replace(state, params=params, optimizer=optimizer, sums=jax.tree.map(jnp.add, state.sums, seen))
 
     def _new_mask(self, groups: list[list[LayerPath]], params: Any, kept: Any, counts: Array) -> tuple[Any, Array]:
@@ -317,5 +317,5 @@ def _compete(groups: Groups) -> bool:
     return any(len(group.layers) > 1 for group in groups)
 
 
-def _zeros() -> Sums:
-    return Sums(*(jnp.zeros(()) for _ in Sums._fields))
+def _zeros() -> LossSums:
+    return LossSums(*(jnp.zeros(()) for _ in LossSums._fields))

@@ -55,7 +55,7 @@ def allocate(
     scheme: str | Scheme = "layerwise",
     exclude: Sequence[str] = (),
     *,
-    even: bool = False,
+    uniform: bool = False,
 ) -> Groups:
     """How many weights each group of layers keeps.
 
@@ -65,7 +65,7 @@ def allocate(
         first that matches a layer counts, and the scheme is applied to the layers of each glob by themselves.
       scheme: a name or a function (layers, density) -> groups.
       exclude: globs over layer paths; these layers stay dense, and density and scheme are about the others.
-      even: the layers of a group do not compete; all keep the same fraction.
+      uniform: the layers of a group do not compete; all keep the same fraction.
 
     Raises:
       DensityError: if a layer with a count of its own, or the whole network, would be left without weights.
@@ -80,8 +80,8 @@ def allocate(
     for part, value in _parts(pruned, density):
         made = chosen(part, value)
         _check_groups(made, part, value, scheme)
-        if even:
-            made = _evenly(made, value)
+        if uniform:
+            made = _uniformly(made, value)
             _check_empty(made, value, layerwise if find_scheme(scheme) is across_layers else scheme)
         groups += made
     return groups
@@ -132,7 +132,7 @@ def _check_empty(groups: Groups, density: float, scheme: str | Scheme) -> None:
     raise DensityError(f"{told} under the scheme {scheme_name(scheme)!r}. Choose a higher density.")
 
 
-def _evenly(groups: Groups, density: float) -> Groups:
+def _uniformly(groups: Groups, density: float) -> Groups:
     """The same with a count for each layer: within a group, all keep the same fraction."""
     made: Groups = []
     for group in groups:

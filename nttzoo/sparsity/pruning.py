@@ -31,14 +31,14 @@ class Method:
     `score(model, seen, key)` gives an array of scores for each prunable kernel; `seen` is just what the method
     `needs`: None, the shape of one input, images [n, ...], or (images, labels [n]). With several `rounds`, the density
     falls by the same factor in each, and the network that is left is scored again; what is pruned stays pruned, unless
-    it is `returning`. A method with `even` keeps the same fraction of all layers that compete with each other: under
+    it is `returning`. A method with `uniform` keeps the same fraction of all layers that compete with each other: under
     `global` of all. `redraw(model, densities per layer, key)`, if given, gives new kernels. A method may have
     a `scheme` of its own.
     """
 
     score: Callable[[nnx.Module, Any, Array], Scores]
     needs: Literal["nothing", "shape", "images", "labels"]
-    even: bool = False
+    uniform: bool = False
     rounds: int = 1
     returning: bool = False
     scheme: str | None = None
@@ -96,7 +96,7 @@ def prune(
 
     def allocate(progress: float) -> schemes.Groups:
         where = chosen.scheme or scheme
-        return allocation.allocate(layers, on_the_way(density, progress), where, exclude, even=chosen.even)
+        return allocation.allocate(layers, on_the_way(density, progress), where, exclude, uniform=chosen.uniform)
 
     groups = allocate(1.0)
     shape = _input_shape(model, input_shape, images)
@@ -104,7 +104,7 @@ def prune(
     if key is not None and not isinstance(key, jax.Array):
         key = jax.random.key(check_seed(key, "key"))
     if key is None:
-        if chosen.even:
+        if chosen.uniform:
             raise OptionError(f"pruning method {name!r} is random: give a `key`, for example key=0.")
         key = jax.random.key(0)
     score_key, redraw_key = jax.random.split(key)
@@ -179,7 +179,7 @@ def _what_it_may_see(batch: Batch, needs: str, name: str, shape: tuple[int, ...]
     return images, labels
 
 
-_RANDOM: dict[str, Any] = {"score": scores.random_scores, "needs": "nothing", "even": True}
+_RANDOM: dict[str, Any] = {"score": scores.random_scores, "needs": "nothing", "uniform": True}
 METHODS.register("random")(Method(**_RANDOM))
 METHODS.register("scaled_random")(Method(**_RANDOM, redraw=scores.he_kernels))
 METHODS.register("erk")(Method(**_RANDOM, redraw=scores.he_kernels, scheme="erk"))

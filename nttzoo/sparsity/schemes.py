@@ -113,8 +113,8 @@ def budget(layers: Sequence[Layer], density: float) -> Groups:
     multiply-adds are not exceeded. Where each weight is used once per example (multilayer perceptrons) it is erk.
     """
     sizes, positions = [layer.size for layer in layers], [layer.positions for layer in layers]
-    even = [survivors(density, size) for size in sizes]
-    weights, multiply_adds = sum(even), sum(k * p for k, p in zip(even, positions, strict=True))
+    layerwise_counts = [survivors(density, size) for size in sizes]
+    weights, multiply_adds = sum(layerwise_counts), sum(k * p for k, p in zip(layerwise_counts, positions, strict=True))
     scale = max(*positions, 1)
 
     def counts(tilt: float) -> list[float]:

@@ -418,24 +418,24 @@ def test_a_folder_with_other_things_is_left_alone(tmp_path):
 
 
 def test_going_on_with_other_devices_or_other_code_is_said(tmp_path):
-    def go_on():
+    def resume():
         journal = search.Journal(tmp_path)
         search.transfer(teacher(), images(), config(mask_every=100), journal=journal, progress=False)
         journal.close()
 
-    go_on()
-    go_on()
+    resume()
+    resume()
     (path,) = (tmp_path / "checkpoints").glob("*/reports.jsonl")
     lines = path.read_text()
     assert '"devices": 1' in lines
     path.write_text(lines.replace('"devices": 1', '"devices": 8'))
     files.seal(path.parent)
     with pytest.warns(UserWarning, match="had 8 device.* goes on with 1"):
-        go_on()
+        resume()
     path.write_text(re.sub('"code": "[^"]*"', '"code": "0123456789ab"', lines))
     files.seal(path.parent)
     with pytest.warns(UserWarning, match=r"another version of nttzoo's code \(0123456789ab, now "):
-        go_on()
+        resume()
 
 
 def test_what_a_kill_leaves_of_the_first_file_does_not_lock_the_folder(tmp_path):
