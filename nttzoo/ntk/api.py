@@ -100,7 +100,7 @@ def kernel_blocks(
         *(params, rest, x1, None if x1 is x2 else x2),
         **{
             "structure": Structure(graph),
-            "sizes": (sizes.few, sizes.many),
+            "sizes": (sizes.block, sizes.stripe),
             "trace": trace,
             "active": active,
             "find": find_shares,
@@ -152,25 +152,25 @@ def _kernel(
     """Between the chosen outputs for x1 and the `other` ones (None: the same) for x2 (None: x1)."""
     columns = x1 if x2 is None else x2
     graph = structure.graph
-    few, many = sizes
-    ones = x1, per_example(chosen, len(x1))
-    twos = columns, per_example(chosen if other is None else other, len(columns))
-    if len(x1) + len(columns) <= 2 * few:
+    block_size, stripe_size = sizes
+    left = x1, per_example(chosen, len(x1))
+    right = columns, per_example(chosen if other is None else other, len(columns))
+    if len(x1) + len(columns) <= 2 * block_size:
         model = merge_params(graph, params, rest)
-        both = chosen if other is None else jnp.concatenate([ones[1], twos[1]])  # type: ignore[list-item]
+        both = chosen if other is None else jnp.concatenate([left[1], right[1]])  # type: ignore[list-item]
         return sum(pair_shares(model, x1, columns, both, trace, active, find)[1].values())  # type: ignore[return-value]
 
     def rows_of(params: Any, piece: tuple[Array, Outputs]) -> dict[LayerPath, Share]:
         found = find(merge_params(graph, params, rest), *piece, active=active)[1]
         return {path: as_rows(share) for path, share in found.items()}
 
-    # Many rows are kept at a time, computed a few examples at a time, and meet all columns, a few at a time. In a
-    # backward pass everything is computed again: keeping it would need the memory that blocks save.
+    # The rows of a stripe are kept, computed block by block, and multiplied with all columns, block by block. A
+    # backward pass computes everything again: keeping it would need the memory that blocks save.
     @jax.checkpoint
     def stripe(params: Any, rows: tuple[Array, Outputs]) -> Array:
-        first = jax.tree.map(lambda leaf: leaf[:few], rows)
+        first = jax.tree.map(lambda leaf: leaf[:block_size], rows)
         masks = {path: getattr(share, "mask", None) for path, share in rows_of(params, first).items()}
-        found = lax.map(lambda piece: _unmasked(rows_of(params, piece)), _cut(rows, few))
+        found = lax.map(lambda piece: _unmasked(rows_of(params, piece)), _cut(rows, block_size))
         kept = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
 
         @jax.checkpoint
@@ -178,10 +178,10 @@ def _kernel(
             pairs = ((_masked(kept[path], masks[path]), two) for path, two in rows_of(params, piece).items())
             return sum(gram(one, two, trace=trace) for one, two in pairs)  # type: ignore[return-value]
 
-        across = lax.map(lambda piece: block(kept, piece), _cut(twos, few))
+        across = lax.map(lambda piece: block(kept, piece), _cut(right, block_size))
         return jnp.moveaxis(across, 0, 1).reshape(across.shape[1], -1, *across.shape[3:])
 
-    stripes = lax.map(lambda rows: stripe(params, rows), _cut(ones, many))
+    stripes = lax.map(lambda rows: stripe(params, rows), _cut(left, stripe_size))
     return stripes.reshape(-1, *stripes.shape[2:])[: len(x1), : len(columns)]
 
 
@@ -223,7 +223,7 @@ def outputs_and_kernel(
     if exchange:
         y, kernels = pair_shares(model, x1, x2, chosen, False, active, partial(find, exchange=exchange))
         return y, exchange.own_rows_of_sum(sum(kernels.values()))  # type: ignore[arg-type]
-    if len(x) > 2 * _block_sizes(model, x1, chosen, active, _default_memory(), find).few:
+    if len(x) > 2 * _block_sizes(model, x1, chosen, active, _default_memory(), find).block:
         return nnx.clone(model)(x), kernel_blocks(model, x1, x2, chosen, trace=False, active=active, find_shares=find)
     y, kernels = pair_shares(model, x1, x2, chosen, False, active, find)
     return y, sum(kernels.values())  # type: ignore[return-value]
@@ -263,10 +263,10 @@ def _default_memory() -> int:
 
 
 class _Sizes(NamedTuple):
-    """How many examples may be looked at, how many's rows may be kept, and how many of all outputs, at a time."""
+    """How many examples' factors, how many examples' rows and how many outputs fit into memory at a time."""
 
-    few: int
-    many: int
+    block: int
+    stripe: int
     outputs: int
     all_outputs: int
 
@@ -294,13 +294,13 @@ def _block_sizes(
         if 4 * (looked_at + kept) <= memory:
             break
     # Each example that is looked at has its factors and rows, and about as much again in passing, for two sides.
-    few = max(1, int(memory / (4 * (looked_at + kept))))
-    # Half of the memory for the rows that are kept, in whole pieces; the other half for a few at a time.
-    few_of_many = max(1, min(few, int(memory / 2 / (4 * (looked_at + kept)))))
-    many = max(1, int(memory / 2 / kept) // few_of_many) * few_of_many
-    if len(x) <= few:
-        return _Sizes(few, few, outputs, total)
-    return _Sizes(few_of_many, min(many, -(-len(x) // few_of_many) * few_of_many), outputs, total)
+    alone = max(1, int(memory / (4 * (looked_at + kept))))
+    if len(x) <= alone:
+        return _Sizes(alone, alone, outputs, total)
+    # Half of the memory is for the rows of a stripe, in whole blocks; the other half for one block.
+    block = max(1, min(alone, int(memory / 2 / (4 * (looked_at + kept)))))
+    stripe = max(1, int(memory / 2 / kept) // block) * block
+    return _Sizes(block, min(stripe, -(-len(x) // block) * block), outputs, total)
 
 
 def check_inputs(model: nnx.Module, x1: Any, x2: Any) -> tuple[Array, Array]:

@@ -105,11 +105,11 @@ def _conv(x: Array, kernel: Array, *, window: Window) -> Array:
     if window.winograd:
         return winograd.conv(x, kernel)
 
-    def few(x: Array) -> Array:
+    def of_chunk(x: Array) -> Array:
         product = _multiply("pgk,gko->pgo", _grouped_patches(x, window), _grouped_kernel(kernel, window))
         return product.reshape(len(x), *window.out, kernel.shape[-1])
 
-    return by_chunks(few, chunk_size(len(x), x.shape[-1], window, x.dtype), x)
+    return by_chunks(of_chunk, chunk_size(len(x), x.shape[-1], window, x.dtype), x)
 
 
 def _conv_to_images(g: Array, kernel: Array, *, window: Window) -> Array:
@@ -118,13 +118,13 @@ def _conv_to_images(g: Array, kernel: Array, *, window: Window) -> Array:
         return winograd.conv_to_images(g, kernel)
     groups, taps, channels = window.groups, math.prod(window.size), kernel.shape[-2] * window.groups
 
-    def few(g: Array) -> Array:
+    def of_chunk(g: Array) -> Array:
         outputs = g.reshape(-1, groups, g.shape[-1] // groups)
         parts = _multiply("pgo,gko->pgk", outputs, _grouped_kernel(kernel, window))
         parts = parts.reshape(-1, groups, taps, channels // groups).swapaxes(1, 2)
         return patches.sum_of_places(parts.reshape(len(g), *window.out, taps, channels), window)
 
-    return by_chunks(few, chunk_size(len(g), channels, window, g.dtype), g)
+    return by_chunks(of_chunk, chunk_size(len(g), channels, window, g.dtype), g)
 
 
 def _conv_to_kernel(x: Array, g: Array, *, window: Window) -> Array:
@@ -133,15 +133,15 @@ def _conv_to_kernel(x: Array, g: Array, *, window: Window) -> Array:
         return winograd.conv_to_kernel(x, g)
     n, groups, channels, outputs = len(x), window.groups, x.shape[-1], g.shape[-1]
 
-    def few(x: Array, g: Array) -> Array:
+    def of_chunk(x: Array, g: Array) -> Array:
         # XLA multiplies this order of the axes faster than its transpose.
         return _multiply("pgo,pgk->gok", g.reshape(-1, groups, outputs // groups), _grouped_patches(x, window))
 
     chunk = chunk_size(n, channels, window, x.dtype)
     whole = n // chunk * chunk
     pieces = (x[:whole].reshape(-1, chunk, *x.shape[1:]), g[:whole].reshape(-1, chunk, *g.shape[1:]))
-    start = few(x[whole:], g[whole:])  # zeros, if no rest is left
-    total, _ = lax.scan(lambda total, piece: (total + few(*piece), None), start, pieces)
+    start = of_chunk(x[whole:], g[whole:])  # zeros, if no rest is left
+    total, _ = lax.scan(lambda total, piece: (total + of_chunk(*piece), None), start, pieces)
     return total.transpose(2, 0, 1).reshape(*window.size, channels // groups, outputs)
 
 

@@ -108,14 +108,14 @@ def chunk_size(n: int, channels: int, window: Window, dtype: Any) -> int:
     return max(1, n // max(1, pieces))
 
 
-def by_chunks(few: Callable[[Array], Array], chunk: int, x: Array) -> Array:
-    """`few` over the leading axis, a chunk at a time; a last, smaller rest follows."""
+def by_chunks(of_chunk: Callable[[Array], Array], chunk: int, x: Array) -> Array:
+    """`of_chunk` over the leading axis, a chunk at a time; a last, smaller rest follows."""
     if chunk >= len(x):
-        return few(x)
+        return of_chunk(x)
     whole = len(x) // chunk * chunk
-    y = lax.map(few, x[:whole].reshape(-1, chunk, *x.shape[1:]))
+    y = lax.map(of_chunk, x[:whole].reshape(-1, chunk, *x.shape[1:]))
     y = y.reshape(whole, *y.shape[2:])
-    return y if whole == len(x) else jnp.concatenate([y, few(x[whole:])])
+    return y if whole == len(x) else jnp.concatenate([y, of_chunk(x[whole:])])
 
 
 def primitive_of(name: str, compute: Callable[..., Array]) -> Primitive:
