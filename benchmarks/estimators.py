@@ -79,7 +79,7 @@ def compare(model: str, draws: int, bar: Any = None) -> list[dict[str, Any]]:
         return lambda seed: np.asarray(gradient(params, images, jax.random.key(seed)), np.float64)
 
     exact = gradient_of(ESTIMATORS[0])
-    # Drawn apart from the draws below, lest the exact estimator be compared with itself.
+    # Drawn apart from the draws below, so that the exact estimator is not compared with itself.
     truth = sum(exact(-1 - i) for i in range(3 * draws)) / (3 * draws)
     size = np.sum(truth**2)
     rows = []

@@ -1,4 +1,4 @@
-"""The picture of measured speed-ups."""
+"""The picture of measured speedups."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nttzoo._util import figures
 
 
 def runtimes(result: dict[str, Any], path: Path) -> None:
-    """Measured against theoretical speed-up over density, for each architecture and runtime; batch 1, one thread."""
+    """Measured against theoretical speedup over density, for each architecture and runtime; batch 1, one thread."""
     kinds = list(dict.fromkeys(row["architecture"] for row in result["cases"]))
     figure, axes = figures.subplots(1, len(kinds), figsize=(5 * len(kinds), 4.5), squeeze=False)
     for axis, kind in zip(axes[0], kinds, strict=True):

@@ -1,4 +1,4 @@
-"""Sparse networks in the runtimes that people deploy on: what of the theoretical speed-up is left.
+"""Sparse networks in the runtimes that people deploy on: what of the theoretical speedup is left.
 
 Each network is measured as ONNX in ONNX Runtime, OpenVINO and DeepSparse, and as C made by nttzoo, beside the dense
 network of the same architecture. All in one run; those in this process take turns, DeepSparse follows in its own.

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 
 class NttzooError(Exception):
-    """Something was asked for that nttzoo cannot do; the message says what to change."""
+    """An unsupported or invalid request; the message says what to change."""
 
 
 class UnknownName(NttzooError, KeyError):
@@ -52,15 +52,15 @@ class OptionError(NttzooError, ValueError):
 
 
 class RunError(NttzooError, RuntimeError):
-    """A run's folder or files cannot be used as asked."""
+    """A run's folder or files cannot be used for this."""
 
 
 class BusyError(RunError):
-    """Another process is at work on the same run or result."""
+    """Another process is using the same run or result."""
 
 
 class Interrupted(NttzooError):
-    """A run was asked to stop; its state is saved. `signal` is the number of the signal that asked."""
+    """A run was interrupted; its state is saved. `signal` is the number of the signal received."""
 
     def __init__(self, message: str, signal: int):
         super().__init__(message)
@@ -68,7 +68,7 @@ class Interrupted(NttzooError):
 
 
 class PeerError(RunError):
-    """Another process of a distributed run died or failed. All processes end with `exit_code`; the run can go on."""
+    """Another process of a distributed run died or failed. All exit with `exit_code`; the run can be resumed."""
 
     exit_code = 75  # "temporary failure" in sysexits.h: the same command may work next time
 

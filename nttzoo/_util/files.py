@@ -295,7 +295,7 @@ def write_file(path: Path, write: Callable[[Path], object]) -> None:
         os.replace(part, path)
         _flush(path.parent)
     except OSError as error:
-        raise RunError(f"cannot write {path}: {_reason(error)}. Make room, or choose another place.") from error
+        raise RunError(f"cannot write {path}: {_reason(error)}. Free some space, or write elsewhere.") from error
     finally:
         part.unlink(missing_ok=True)
 
@@ -329,7 +329,7 @@ def new_folder(target: Path, *, manifest: bool = True) -> Iterator[Path]:
         flush_folder(part)
         switch(part, target)
     except OSError as error:
-        raise RunError(f"cannot write {target}: {_reason(error)}. Make room, or choose another place.") from error
+        raise RunError(f"cannot write {target}: {_reason(error)}. Free some space, or write elsewhere.") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
 

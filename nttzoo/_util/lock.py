@@ -24,7 +24,7 @@ def acquire(path: Path, *, what: Path, wait: float = 0.0) -> filelock.BaseFileLo
         lock.acquire(timeout=wait)
     except filelock.Timeout as error:
         raise BusyError(
-            f"another process is at work on {what}: wait until it is done, or stop it, or write elsewhere."
+            f"another process is using {what}: wait until it is done, or stop it, or write elsewhere."
         ) from error
     except OSError as error:
         raise RunError(f"cannot lock {what}: {error}. Choose a place that is yours to write.") from error

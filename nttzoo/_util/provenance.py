@@ -61,7 +61,7 @@ def _without_folders(argument: str) -> str:
 
 
 def check_writable(path: str | os.PathLike[str]) -> Path:
-    """The path, if a file can be written there; asked before hours of work, not after."""
+    """The path, if a file can be written there; checked before hours of work, not after."""
     check_path("path", path)
     target = Path(path)
     if not target.parent.is_dir():

@@ -3,12 +3,12 @@
 from nttzoo.checkpoint.arrays import load_arrays, save_arrays
 from nttzoo.checkpoint.networks import abstract_network, load_network, recover_networks, save_network
 from nttzoo.checkpoint.packed import layout, pack, unpack
-from nttzoo.checkpoint.states import Checkpoints, check_room
+from nttzoo.checkpoint.states import Checkpoints, check_free_space
 
 __all__ = [
     "Checkpoints",
     "abstract_network",
-    "check_room",
+    "check_free_space",
     "layout",
     "load_arrays",
     "load_network",

@@ -51,7 +51,7 @@ class Checkpoints:
             try:
                 files.verify(self.folder / str(step))
             except FileError as error:
-                warnings.warn(f"{error} The run goes on from an earlier state.", stacklevel=4)
+                warnings.warn(f"{error} The run continues from an earlier state.", stacklevel=4)
             else:
                 return step
         if steps:
@@ -72,7 +72,7 @@ class Checkpoints:
             shutil.rmtree(part, ignore_errors=True)
             raise RunError(
                 f"the state at step {step} could not be saved in {self.folder}: {error}. The latest whole one is that "
-                f"of step {self.latest()}; make room and run the same command again."
+                f"of step {self.latest()}; free some space and run the same command again."
             ) from error
 
     def _put(self, part: Path, target: Path, texts: Mapping[str, str]) -> None:
@@ -130,11 +130,11 @@ def _by_name(tree: Any) -> dict[str, Any]:
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
-def check_room(folder: Path, size: int) -> None:
-    """Raises unless the disk has room for `size` bytes."""
+def check_free_space(folder: Path, size: int) -> None:
+    """Raises unless the disk has space for `size` bytes."""
     free = shutil.disk_usage(folder).free
     if free < size:
         raise RunError(
-            f"{folder} has room for {free / 2**20:,.0f} MiB; this run may need {size / 2**20:,.0f} MiB. Make room, or "
-            "choose another folder with --out."
+            f"{folder} has space for {free / 2**20:,.0f} MiB; this run may need {size / 2**20:,.0f} MiB. Free some "
+            "space, or choose another folder with --out."
         )

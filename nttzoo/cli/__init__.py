@@ -21,7 +21,7 @@ def execute(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) ->
     """Parses the arguments and calls what they name; an error becomes one line on stderr and an exit code."""
     parsed = parser.parse_args(arguments)
     try:
-        with warnings.catch_warnings():  # whoever calls us keeps their own way of showing warnings
+        with warnings.catch_warnings():  # the caller's way of showing warnings is restored
             warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
             parsed.run(parsed)
         sys.stdout.flush()
@@ -34,7 +34,7 @@ def execute(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) ->
     except NttzooError as error:
         print(f"nttzoo: {type(error).__name__}: {error}", file=sys.stderr)
         sys.exit(2)
-    except BrokenPipeError:  # whoever read our output has seen enough, as `head` does
+    except BrokenPipeError:  # the reader of our output closed it, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:

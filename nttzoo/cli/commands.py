@@ -180,7 +180,7 @@ def list_models(options: argparse.Namespace) -> None:
     ]
     columns = ("network", "test accuracy, %", "epochs of search + training", "theoretical speedup", "size")
     print(console.table("", columns, rows))
-    print('Accuracies are those of the weights "trained"; nttzoo.load gives "init" unless asked otherwise.')
+    print('Accuracies are those of the weights "trained"; nttzoo.load gives "init" by default.')
 
 
 def info(options: argparse.Namespace) -> None:

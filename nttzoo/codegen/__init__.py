@@ -48,7 +48,7 @@ class ExportedC:
     name: str  # with which all symbols start
     arena_bytes: int
     table_bytes: int
-    asked: str  # the name that was asked for
+    asked: str  # the requested name
     difference: float | None  # max |difference| / max |output| from JAX or ONNX Runtime, if it could be tried out
     untried: str  # why it could not
 

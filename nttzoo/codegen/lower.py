@@ -335,7 +335,7 @@ def _plane_addresses(channels: int, kept: np.ndarray, stride: int, row: int, siz
 
 
 def _row_length(address: np.ndarray) -> int | None:
-    """How far apart the rows of all kept planes are, if their columns are neighbours; else None."""
+    """How far apart the rows of all kept planes are, if their columns are neighbors; else None."""
     planes = address[(address >= 0).all((1, 2))]
     if not len(planes) or (address >= 0).any((1, 2)).sum() != len(planes):
         return None

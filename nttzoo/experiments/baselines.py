@@ -46,7 +46,7 @@ class Trained:
         }
         rows = [
             ("density", f"{self.density.total.density:.2%}"),
-            ("theoretical speed-up", f"{self.speedup.theoretical:.1f}x"),
+            ("theoretical speedup", f"{self.speedup.theoretical:.1f}x"),
         ]
         rows += [("  without dead weights", f"{self.speedup.without_dead:.1f}x")]
         rows += [(name.replace("_", " "), value) for name, value in final.items()]
@@ -130,7 +130,7 @@ def train_network(
 ) -> Trained:
     """Counts and trains a network, in place; `settings` says where it comes from.
 
-    `checkpoint` is a folder that lets a killed training go on (see `nttzoo.fit`).
+    `checkpoint` is a folder from which a killed training resumes (see `nttzoo.fit`).
     """
     report, counted = masks.density_report(network), cost.speedup(network)
     history = training.fit(network, data, config, checkpoint=checkpoint)

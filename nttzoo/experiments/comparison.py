@@ -1,6 +1,6 @@
 """Methods side by side at equal training: NTT, gradual NTT and the baselines, over densities, schemes and seeds.
 
-A comparison is one JSON file that grows by a case at a time: a killed comparison goes on where it stopped, and methods
+A comparison is one JSON file that grows by a case at a time: a killed comparison resumes where it stopped, and methods
 and seeds may be added later.
 """
 
@@ -146,7 +146,7 @@ def run(
     """
     if jobs < 1:
         raise OptionError(f"jobs is {jobs}; it is how many trainings run side by side, 1 or more.")
-    # The file is written anew after each case: two processes would undo each other's.
+    # The file is rewritten after each case: two processes would overwrite each other's.
     with lock.alone_with(out):
         return _run(comparison, dataset, out, runs, jobs, where)
 
@@ -243,7 +243,7 @@ def _side_by_side(measure: Callable[[Case], None], cases: list[Case], jobs: int)
                 bar.update(task, advance=1)
         finally:
             if not all(future.done() for future in futures):
-                bar.update(task, note="stopping: the trainings that have begun go on to their end")
+                bar.update(task, note="stopping: the trainings that have begun run to their end")
             pool.shutdown(cancel_futures=True)
 
 

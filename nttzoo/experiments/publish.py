@@ -38,7 +38,7 @@ def publish(file: Path, dataset: Dataset, *, runs: Path, home: Path) -> list[str
     if missing := comparison.missing_cases(asked, content):
         raise RunError(
             f"{file} is not finished: {len(missing)} networks are still to be trained, the first is {missing[0]}. Run "
-            "the command that made it again; it goes on."
+            "the command that made it again; it resumes."
         )
     # All are looked at before the first is written.
     entries = [

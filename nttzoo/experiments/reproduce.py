@@ -1,7 +1,7 @@
-"""`reproduce`: runs the cases of an experiment that have no result yet. Killed at any point, it goes on where it was.
+"""`reproduce`: runs the cases of an experiment that have no result yet. If killed, it resumes where it was.
 
 Every case is independent and has a result file of its own, so several processes, and machines that share a disk, may
-work on one plan; a case that another process is at work on is left to it.
+work on one plan; a case that another process is using is left to it.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _attempt(case: Case, place: Workplace) -> str | None:
             _train(case, place, source)
             return None
     except BusyError:
-        return "another process is at work on it"
+        return "another process is using it"
 
 
 def _student(case: Case, place: Workplace) -> Source | None:

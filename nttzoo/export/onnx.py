@@ -1,7 +1,7 @@
 """Networks as ONNX files, for runtimes that know nothing of JAX.
 
-The masks are carried out, dropout is gone, and what the inputs need stands in the file's metadata. No file is left that
-does not compute what the model computes: ONNX Runtime is asked before it gets its name.
+Masks are applied, dropout is removed, and the input specification is stored in the file's metadata. ONNX Runtime checks
+that a file computes what the model computes before the file is put in place.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The patches under a convolution's window, and the way back: `unfold` and `fold` are each other's transpose."""
+"""The patches under a convolution's window, and their inverse: `unfold` and `fold` are each other's transpose."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def pad(
     inner: Ints,
     holes: Ints,
 ) -> Float[Array, "n *padded c"]:
-    """The images with a convolution's padding and input dilation (`inner`) carried out."""
+    """The images with a convolution's padding and input dilation (`inner`) applied."""
     if isinstance(padding, str):
         reach = [(w - 1) * hole + 1 for w, hole in zip(window, holes, strict=True)]
         padding = lax.padtype_to_pads(x.shape[1:-1], reach, strides, padding)

@@ -54,7 +54,7 @@ def _thin_product(d: Float[Array, "tiles c"], m: Float[Array, "tiles o"]) -> Flo
     return jnp.einsum("spo,spc->soc", m, d).sum(0).T
 
 
-# Between images and places. What the first axis' transform gives is kept from being computed anew for the second one's.
+# Between images and places. What the first axis' transform gives is not recomputed for the second one's.
 
 
 def _image_places(x: Float[Array, "n h w c"]) -> Places:

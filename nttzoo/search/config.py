@@ -79,7 +79,7 @@ class SearchConfig:
     def to_dict(self) -> dict[str, Any]:
         """For JSON: all that a run depends on, but data and devices."""
         content = {**asdict(self), "densities": list(self.densities), "schemes": list(map(scheme_name, self.schemes))}
-        # Left out where there is none: runs from before layers could be excluded go on.
+        # Left out where there is none: runs from before layers could be excluded can be resumed.
         return {key: value for key, value in content.items() if key != "exclude"} | (
             {"exclude": list(self.exclude)} if self.exclude else {}
         )
@@ -134,7 +134,7 @@ class Plan:
         return max(self.steps - self.recipe.mask_every, 0) // self.recipe.mask_every * self.recipe.mask_every
 
     def refreshes_at(self, step: int) -> bool:
-        """Whether the mask is taken anew when `step` steps are done."""
+        """Whether the mask is recomputed after `step` steps."""
         return 0 < step <= self.last_refresh and step % self.recipe.mask_every == 0
 
     def mask_before(self, step: int) -> int:

@@ -49,7 +49,7 @@ def start_distributed() -> None:
 
 
 def agreed(stop: bool, chunk: int, save: bool) -> tuple[bool, int, bool]:
-    """What all hosts do next: stop if anyone is asked to; chunk length and saving as the first host says."""
+    """What all hosts do next: stop if any received a signal; chunk length and saving as the first host says."""
     if jax.process_count() == 1:
         return stop, chunk, save
     everyone = multihost_utils.process_allgather(np.array([stop, chunk, save], np.int32))

@@ -20,7 +20,7 @@ from nttzoo._util import console, provenance
 from nttzoo._util.checks import check_callable, check_count, check_flag, check_instance, check_model, check_number
 from nttzoo._util.chunking import ChunkTimer
 from nttzoo._util.hosts import is_first, together
-from nttzoo.checkpoint import check_room
+from nttzoo.checkpoint import check_free_space
 from nttzoo.errors import DataError, Interrupted, ShapeError, TrainingError
 from nttzoo.search.config import EVALUATION_IMAGES, Plan, SearchConfig, Target
 from nttzoo.search.devices import agreed, make_mesh
@@ -87,7 +87,7 @@ def transfer(
 
     `teacher` is any NNX model with outputs [n, o]. `preprocess` turns a batch of images into what the model takes, on
     the device (None: nothing to do). `devices`: how many to spread each batch over (None: all). A `journal` keeps the
-    run on disk, `save_every` so many seconds, so that it can go on after an interruption.
+    run on disk, `save_every` so many seconds, so that it can be resumed after an interruption.
     """
     check_model("teacher", teacher)
     check_instance("config", config, SearchConfig)
@@ -110,9 +110,9 @@ def transfer(
     state, step = journal.resume(state)
     _compare_surroundings(journal, students)
     if folder := journal.folder:
-        # Two states are kept while a third one is written; a run that goes on has two already.
+        # Two states are kept while a third one is written; a resumed run has two already.
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
-        together(lambda: check_room(folder, size if step else 3 * size))
+        together(lambda: check_free_space(folder, size if step else 3 * size))
     state = _run(students, state, step, journal, save_every, progress and is_first())
     after = students.evaluate(state)
     found = tuple(
@@ -141,27 +141,27 @@ def prepare(
 
 
 def _compare_surroundings(journal: Journal, students: Students) -> None:
-    """Says so if the run goes on with another number of devices, or another version of the code, than it had."""
+    """Warns if the run is resumed with another number of devices or another version of the code."""
     if not journal.lines or not is_first():
         return
     devices, code = (journal.lines[-1].get(key) for key in ("devices", "code"))
-    told = "so it does not end bit for bit where it would have"
+    effect = "so the result may differ in the last bits"
     if devices != students.devices:
         warnings.warn(
-            f"this run had {devices} device(s) and goes on with {students.devices}, which round sums in another order; "
-            f"{told}.",
+            f"this run had {devices} device(s) and continues with {students.devices}, which round sums in another "
+            f"order, {effect}.",
             stacklevel=3,
         )
     if code != provenance.code_hash():
         warnings.warn(
-            f"this run was begun with another version of nttzoo's code ({code}, now {provenance.code_hash()}), {told} "
-            "if what a search does has changed. --fresh starts over.",
+            f"this run began with another version of nttzoo's code ({code}, now {provenance.code_hash()}), {effect} "
+            "or more. --fresh starts over.",
             stacklevel=3,
         )
 
 
 def _run(students: Students, state: States, step: int, journal: Journal, save_every: float, progress: bool) -> States:
-    """All steps from `step` on, in chunks; between them reports, refreshes, saves, and an ear for signals."""
+    """All steps from `step` on, in chunks; between them reports, mask updates, checkpoints and signal handling."""
     plan, timer, saved = students.plan, ChunkTimer(), time.monotonic()
     with _listening() as asked, console.progress_bar(show=progress) as bar:
         task = bar.add_task("search", total=plan.steps, completed=step, note="")
@@ -191,7 +191,7 @@ def _run(students: Students, state: States, step: int, journal: Journal, save_ev
 
 
 def _event(students: Students, state: States, step: int, journal: Journal) -> tuple[States, str]:
-    """A report, and, where the plan says so, new masks."""
+    """A report, and, at the planned steps, new masks."""
     line = _report(students, state, step, journal)
     state = students.reported(state)
     if students.plan.refreshes_at(step):
@@ -245,7 +245,7 @@ def _explain(students: Students, state: States, start: int, stop: int, journal: 
 
 def _goodbye(step: int, steps: int, journal: Journal) -> str:
     if journal.folder:
-        return f"stopped at step {step} of {steps}; the same command goes on from there."
+        return f"stopped at step {step} of {steps}; the same command resumes from there."
     return f"stopped at step {step} of {steps}; nothing was saved, because the run has no folder."
 
 

@@ -28,7 +28,7 @@ POLL_SECONDS = 1.0
 SILENCE_SECONDS = 20.0  # after so long without a sign of life a process counts as dead
 GRACE_SECONDS = 5.0  # for a process to learn of another's failure by itself, and to end in its own way
 ALIVE, FAILED = "nttzoo/alive", "nttzoo/failed"
-LOST = "another process of this run died. What was saved is whole: start all processes again, and the run goes on."
+LOST = "another process of this run died. What was saved is whole: start all processes again to resume the run."
 
 _stop = threading.Event()
 

@@ -39,7 +39,7 @@ def linear(start: float, target: float, progress: float) -> float:
 
 @FALLS.register("cubic")
 def cubic(start: float, target: float, progress: float) -> float:
-    """Fast at first, slow towards the end."""
+    """Fast at first, slow toward the end."""
     return target + (start - target) * (1 - progress) ** 3
 
 

@@ -1,4 +1,4 @@
-"""The folder of a run: whose it is, what happened, and where to go on.
+"""The folder of a run: its owner, its metrics and its saved states.
 
 config.json     what the run is: another one is refused
 checkpoints/    the latest states, each a folder with a manifest
@@ -76,7 +76,7 @@ class Journal:
         together(lambda: self._append(json.dumps(line) + "\n"))
 
     def save(self, step: int, state: Any) -> None:
-        """Keeps a state to go on from."""
+        """Saves a state to resume from."""
         if self._checkpoints:
             # A report must not be younger than the state that says it was made, whatever happens to the machine.
             together(lambda: self._append("", flush=True))
@@ -146,7 +146,8 @@ def _disk(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise RunError(
-            f"cannot write in {folder}: {error}. What was saved is whole; make room and run the same command again."
+            f"cannot write in {folder}: {error}. Saved states are intact; free some space and run the same command "
+            "again."
         ) from error
 
 

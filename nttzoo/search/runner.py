@@ -46,7 +46,7 @@ class Summary:
             )
             for name, entry in entries.items()
         ]
-        columns = ("student", "kernel distance before", "after", "nearer", "target distance", "speed-up")
+        columns = ("student", "kernel distance before", "after", "nearer", "target distance", "speedup")
         parts = [console.table("", columns, rows)]
         layers = [layer["name"] for layer in next(iter(entries.values()))["density"]]
         per_layer = [
@@ -73,10 +73,10 @@ def run(
     save_every: float = SAVE_SECONDS,
     progress: bool = True,
 ) -> Summary:
-    """Searches in the folder `out` (by default runs/<name of the config>), or goes on where an earlier run stopped.
+    """Searches in the folder `out` (by default runs/<name of the config>), or resumes an earlier run.
 
     A finished run is not repeated. `fresh` starts over. `devices`: how many to use (None: all that there are).
-    `save_every`: seconds between saved states, from which a killed run goes on.
+    `save_every`: seconds between saved states, from which a killed run resumes.
     """
     folder = Path(out) if out else Path("runs") / config.name
     journal = Journal(folder, fresh=fresh)

@@ -170,7 +170,7 @@ class Students:
         return self._advance.lower(states, *self._fixed(), np.int32(0), np.int32(1))
 
     def refresh(self, states: States, step: int) -> States:
-        """Takes every student's mask anew from its magnitudes, at the density that the plan has for this step."""
+        """Recomputes every student's mask from its magnitudes, at the density that the plan has for this step."""
         refreshed = []
         for state, target, take in zip(states, self.config.targets, self._refresh, strict=True):
             groups = self._groups(target, self.plan.density(target.density, step))
@@ -186,7 +186,7 @@ class Students:
         return [(float(target), float(kernel)) for target, kernel in found]
 
     def reported(self, states: States) -> States:
-        """The states with sums that begin anew."""
+        """The states with sums reset to zero."""
         return tuple(replace(state, sums=self._everywhere(_zeros())) for state in states)
 
     def model(self, state: State) -> Any:

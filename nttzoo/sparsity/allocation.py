@@ -105,7 +105,7 @@ def _parts(layers: Sequence[Layer], density: Density) -> list[tuple[list[Layer],
 
 
 def _check_groups(groups: Groups, layers: Sequence[Layer], density: float, scheme: str | Scheme) -> None:
-    """Says so if a scheme's groups are not those of the layers, or leave some of them empty."""
+    """Raises if a scheme's groups are not those of the layers, or leave some of them empty."""
     name = scheme_name(scheme)
     if sorted(map(str, (path for group in groups for path in group.paths))) != sorted(str(x.path) for x in layers):
         raise OptionError(f"scheme {name!r} must put each layer into exactly one group.")

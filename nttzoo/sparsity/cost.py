@@ -80,7 +80,7 @@ class Speedup:
             )
             for x in (*self.layers, self.total)
         ]
-        columns = ("multiply-adds", "dense", "sparse", "not dead", "speed-up", "without dead")
+        columns = ("multiply-adds", "dense", "sparse", "not dead", "speedup", "without dead")
         return console.table("", columns, rows, total=True)
 
 

@@ -35,8 +35,8 @@ def keep_largest(scores: Shaped[Array, "..."], count: int | Array) -> Bool[Array
 
     threshold = lax.fori_loop(0, bits, decide_bit, jnp.zeros((), ranks.dtype))
     above, tied = ranks > threshold, ranks == threshold
-    room = count - jnp.sum(above, dtype=jnp.int32)
-    return (above | (tied & (jnp.cumsum(tied, dtype=jnp.int32) <= room))).reshape(scores.shape)
+    left = count - jnp.sum(above, dtype=jnp.int32)
+    return (above | (tied & (jnp.cumsum(tied, dtype=jnp.int32) <= left))).reshape(scores.shape)
 
 
 def _as_ranks(values: Shaped[Array, " n"]) -> UInt[Array, " n"]:

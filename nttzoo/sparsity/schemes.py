@@ -21,7 +21,7 @@ class Layer:
     """What a scheme knows of a layer: its path, and the shape of its kernel.
 
     `positions` is how many times one example uses each weight (of a convolution: once per output pixel), so that
-    `size * positions` are the layer's multiply-adds. It is counted when it is first asked for.
+    `size * positions` are the layer's multiply-adds. It is counted on first use.
     """
 
     path: LayerPath

@@ -39,7 +39,7 @@ def random_scores(model: nnx.Module, seen: None, key: Array) -> Scores:
     """Independent uniform numbers."""
     layers = masked_layers(model)
     keys = jax.random.split(key, len(layers))
-    # 32 random bits, not a float's 23: ties, which would favour the lower index, become rare.
+    # 32 random bits, not a float's 23: ties, which would favor the lower index, become rare.
     return {
         path: jax.random.bits(k, layer.kernel.shape, jnp.uint32)
         for k, (path, layer) in zip(keys, layers.items(), strict=True)
@@ -106,7 +106,7 @@ def px_scores(model: nnx.Module, seen: Float[Array, "n ..."], key: Array | None 
 def ntk_sap_scores(model: nnx.Module, seen: tuple[int, ...], key: Array) -> Scores:
     """|dQ/dm|, Q being how far the outputs move, squared, if the weights are perturbed; m the masks. No data.
 
-    Inputs are Gaussian and weights are drawn anew for each batch, so that what counts is the structure.
+    Inputs are Gaussian and weights are redrawn for each batch, so that only the structure counts.
     Reference: Wang et al., NTK-SAP, 2023 (https://arxiv.org/abs/2304.02840).
     """
     graph, params, rest = _parts(model)

@@ -1,4 +1,4 @@
-"""Trainings that outlive a kill: the state of `fit` in a folder, written whole or not at all."""
+"""Checkpoints of `fit`: the state of a training in a folder, replaced atomically."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Checkpoint:
         self._saved = time.monotonic()
 
     def read(self) -> Saved | None:
-        """The state to go on from; None if there is none.
+        """The state to resume from; None if there is none.
 
         Raises:
           TrainingError: if the folder holds another training.

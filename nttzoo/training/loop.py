@@ -38,7 +38,7 @@ def fit(
       data: images and labels.
       config: how to train.
       checkpoint: a folder that keeps the state of the training: called again with it and with the model as it was at
-        the start, a killed training goes on where it was, bit for bit; a finished one returns at once.
+        the start, a killed training resumes where it was, bit for bit; a finished one returns immediately.
 
     Returns:
       What happened in each epoch, and which engine trained.

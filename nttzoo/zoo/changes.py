@@ -1,9 +1,8 @@
 """Changes of a zoo's folder that happen as a whole: entries, index and MODEL_CARD.md cannot switch by one rename.
 
-What is new is written to `.publishing/`, which has the form of the zoo's folder. Then `.publishing/journal.json` lists
-what is to be replaced. From that moment on the change counts as made: whoever comes next, for reading or writing,
-completes it if its process was killed. Without a journal, `.publishing/` is a change that never came about, and the
-next writer deletes it. Writers hold a lock.
+New files are written to `.publishing/`, which has the form of the zoo's folder. Then `.publishing/journal.json` lists
+what is to be replaced. From then on the change is committed: the next reader or writer completes it if its process was
+killed. Without a journal, `.publishing/` is an aborted change, and the next writer deletes it. Writers hold a lock.
 """
 
 from __future__ import annotations

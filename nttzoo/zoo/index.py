@@ -200,7 +200,7 @@ def _find(name: str) -> _Place:
 
 
 def _steadily(name: str, action: Callable[[_Place], T]) -> T:
-    """The result of an action on an entry; done again if the entry was published anew meanwhile."""
+    """The result of an action on an entry; repeated if the entry was republished meanwhile."""
     while True:
         place = _find(name)
         try:

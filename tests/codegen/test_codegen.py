@@ -224,7 +224,7 @@ def test_published_networks(name):
     assert (told["table_bytes"], told["arena_bytes"]) == (compiled.source.table_bytes, 4 * compiled.source.arena)
 
 
-# Optimising, by hand.
+# Optimizing, by hand.
 
 
 def test_dead_and_constant_units_vanish():

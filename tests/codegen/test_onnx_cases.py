@@ -91,5 +91,5 @@ def test_compile_checks_itself_once(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     codegen.compile(tmp_path / "m.onnx")
     monkeypatch.setattr(codegen.selfcheck, "outputs_of_graph", wrong)
-    codegen.compile(tmp_path / "m.onnx")  # it was right, and is not asked again
+    codegen.compile(tmp_path / "m.onnx")  # it was right, and is not compared again
     assert len(asked) == 1

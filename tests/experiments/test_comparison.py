@@ -74,7 +74,7 @@ def test_one_process_at_a_time_writes_a_comparison(tmp_path, monkeypatch):
     real = baselines.make_network
 
     def meanwhile(*args, **kwargs):
-        with pytest.raises(RunError, match=r"another process is at work on .*c\.json"):
+        with pytest.raises(RunError, match=r"another process is using .*c\.json"):
             comparison.run(asked, data.load("mnist5k"), **where)
         return real(*args, **kwargs)
 

@@ -165,7 +165,7 @@ def test_what_another_process_does_is_left_to_it(workplace, monkeypatch):
         assert "another process" in said[-1]
 
     def busy(*args, **kwargs):
-        raise BusyError("another process is at work on it")
+        raise BusyError("another process is using it")
 
     monkeypatch.setattr(search, "run", busy)
     assert reproduce.run([Case(**SMOKE, method="ntt", density=0.5)], place, say=said.append)

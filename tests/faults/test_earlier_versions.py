@@ -1,4 +1,4 @@
-"""Folders that earlier versions wrote, without manifests: they load, with one warning, and searches go on."""
+"""Folders that earlier versions wrote, without manifests: they load, with one warning, and searches are resumed."""
 
 import json
 import shutil

@@ -93,7 +93,7 @@ def content(home):
 
 @pytest.fixture(scope="module")
 def homes(tmp_path_factory):
-    """(a small zoo, the same with one entry published anew and one added, a function that publishes)."""
+    """(a small zoo, the same with one entry republished and one added, a function that publishes)."""
     package, folder = zoo.homes()[0], tmp_path_factory.mktemp("homes")
     old, fresh = folder / "old", folder / "fresh"
     for home, names in ((old, NAMES[:1]), (fresh, NAMES)):
@@ -103,7 +103,7 @@ def homes(tmp_path_factory):
     for name in NAMES:
         path = fresh / "models" / name / "metrics.json"
         metrics = json.loads(path.read_text())
-        metrics["command"] = "made anew"
+        metrics["command"] = "republished"
         path.write_text(json.dumps(metrics))
     publish.regenerate(old)
 
@@ -170,7 +170,7 @@ def test_two_publishers_take_turns(homes, tmp_path, monkeypatch):
     home = tmp_path / "home"
     shutil.copytree(old, home)
     monkeypatch.setattr(changes, "WAIT_SECONDS", 0.0)
-    with changes.changing(home), pytest.raises(Exception, match="another process is at work on"):
+    with changes.changing(home), pytest.raises(Exception, match="another process is using"):
         publish_both(home)
     publish_both(home)
     assert zoo.verify(home) == sorted(NAMES)

@@ -382,7 +382,7 @@ def test_a_folder_is_one_process_at_a_time(tmp_path):
     journal = search.Journal(tmp_path / "run")
     journal.claim({"seed": 0})
     for fresh in (False, True):
-        with pytest.raises(RunError, match="another process is at work on"):
+        with pytest.raises(RunError, match="another process is using"):
             claim(tmp_path / "run", {"seed": 0}, fresh=fresh)
     journal.close()
     claim(tmp_path / "run", {"seed": 0})
@@ -430,7 +430,7 @@ def test_going_on_with_other_devices_or_other_code_is_said(tmp_path):
     assert '"devices": 1' in lines
     path.write_text(lines.replace('"devices": 1', '"devices": 8'))
     files.seal(path.parent)
-    with pytest.warns(UserWarning, match="had 8 device.* goes on with 1"):
+    with pytest.warns(UserWarning, match="had 8 device.* continues with 1"):
         resume()
     path.write_text(re.sub('"code": "[^"]*"', '"code": "0123456789ab"', lines))
     files.seal(path.parent)
@@ -468,7 +468,7 @@ def test_reports_say_the_density_of_the_mask_that_was_measured():
 
 def test_a_disk_without_room_is_noticed_before_the_work(tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 10})())
-    with pytest.raises(RunError, match=r"has room for 0 MiB"):
+    with pytest.raises(RunError, match=r"has space for 0 MiB"):
         finished(tmp_path / "run")
 
 

@@ -139,7 +139,7 @@ def test_when_a_process_is_killed_the_others_end_soon_and_the_run_goes_on(tmp_pa
         assert "nttzoo: PeerError: another process of this run died" in text
         assert "stack trace" not in text
         assert time.monotonic() - died < 30
-    hosts = search_in(folder, processes)  # goes on, further than before
+    hosts = search_in(folder, processes)  # resumes, further than before
     for host in hosts:
         host.terminate()
     for host in hosts:

@@ -82,7 +82,7 @@ def test_a_killed_run_goes_on_and_ends_bit_for_bit_the_same(whole, tmp_path, how
     assert process.returncode == (-9 if how == signal.SIGKILL else 143)
     assert not (folder / "summary.json").exists()
     if how == signal.SIGTERM:
-        assert "the same command goes on from there" in stderr
+        assert "the same command resumes from there" in stderr
     subprocess.run(command, capture_output=True, check=True)
     for name in ("2pct-layerwise", "10pct-layerwise"):
         ours, theirs = (checkpoint.load_arrays(f / "students" / name / "arrays") for f in (folder, whole[0]))

@@ -76,7 +76,7 @@ def test_grasp_is_the_weight_times_the_hessian_times_the_gradient():
 
 
 def test_grasp_keeps_what_the_gradients_norm_would_miss():
-    """For a small step towards zero, the squared norm of the gradient falls by twice the score."""
+    """For a small step toward zero, the squared norm of the gradient falls by twice the score."""
     found = scores.grasp_scores(Tiny(), batch())["second",]
 
     def norm(kernels):

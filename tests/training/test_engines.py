@@ -1,4 +1,4 @@
-"""`fit` in compiled C and in JAX: the same training; and trainings that go on after a kill."""
+"""`fit` in compiled C and in JAX: the same training; and trainings that are resumed after a kill."""
 
 from __future__ import annotations
 

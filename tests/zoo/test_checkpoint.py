@@ -118,7 +118,7 @@ def test_a_damaged_state_gives_way_to_the_one_before(tmp_path):
         kept.save(step, {"a": jnp.full(100, step)}, {"notes": f"after {step}"})
     path = tmp_path / "2" / "default" / "manifest.ocdbt"
     path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1]))
-    with pytest.warns(UserWarning, match=r"was changed or cut short.*goes on from an earlier state"):
+    with pytest.warns(UserWarning, match=r"was changed or cut short.*continues from an earlier state"):
         assert kept.latest_whole() == 1
     assert kept.restore(1, {"a": jnp.zeros(100, int)})["a"][0] == 1
     assert kept.text(1, "notes") == "after 1"

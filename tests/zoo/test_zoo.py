@@ -332,7 +332,7 @@ def test_publishing_does_not_bless_what_was_tampered_with(home, made, runs, tmp_
     with pytest.raises(ZooError, match=r"_METADATA .* was changed"):
         publish.add_runtimes(tmp_path / "r.json", home)
     assert (home / "models" / "index.json").read_bytes() == index
-    # An entry that is published again is made anew, whatever became of it.
+    # An entry that is published again is written again, whatever state it was in.
     assert published_again(made, tmp_path, home) == [NAME, "lenet300-mnist5k-5.5pct-global"]
     assert NAME in zoo.verify(home)
     assert not list(home.glob(".publishing-*"))
