@@ -19,7 +19,7 @@ if __name__ == "__main__":
     parser.add_argument("--out", required=True, help="the file to write")
     options = parser.parse_args()
     out = provenance.check_writable(options.out)
-    asked = {"kills": options.kills, "mutations": options.mutations, "search_minutes": options.search_minutes}
-    found = soak.run(**asked, seed=options.seed)
+    limits = {"kills": options.kills, "mutations": options.mutations, "search_minutes": options.search_minutes}
+    found = soak.run(**limits, seed=options.seed)
     provenance.write_json(out, found)
     print(json.dumps(found, indent=1))

@@ -319,6 +319,6 @@ def validate(path: str | os.PathLike[str], content: Any, kind: type[Struct], *, 
     try:
         msgspec.convert(content, kind)
     except (msgspec.ValidationError, RecursionError) as error:
-        said = str(error).replace("Object missing required field ", "it does not tell ").replace("`", "'")
-        raise FileError(path, f"is not {what or 'what it should be'}: {said}") from error
+        reason = str(error).replace("Object missing required field ", "it does not tell ").replace("`", "'")
+        raise FileError(path, f"is not {what or 'what it should be'}: {reason}") from error
     return content

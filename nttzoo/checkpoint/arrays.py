@@ -134,9 +134,9 @@ def _read(folder: Path, store: Any, name: str, shape: tuple[int, ...], dtype: np
     content = _result(where, store.read(f"{name}/{'.'.join('0' for _ in shape) or '0'}")).value
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     try:
-        told = zstandard.get_frame_parameters(content).content_size
-        if told != size:
-            raise FileError(where, f"has {told:,} bytes; {size:,} were expected")
+        declared = zstandard.get_frame_parameters(content).content_size
+        if declared != size:
+            raise FileError(where, f"has {declared:,} bytes; {size:,} were expected")
         values = zstandard.ZstdDecompressor().decompress(content, max_output_size=size, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise FileError(where, f"is damaged: {error}") from error

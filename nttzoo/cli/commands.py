@@ -94,7 +94,7 @@ def compare(options: argparse.Namespace) -> None:
     from nttzoo._util import provenance
     from nttzoo.experiments import comparison, plots
 
-    asked = comparison.Comparison(
+    chosen = comparison.Comparison(
         model=options.model,
         data=options.data,
         methods=comparison.every_method() if options.methods == ["all"] else tuple(options.methods),
@@ -110,7 +110,7 @@ def compare(options: argparse.Namespace) -> None:
     out = provenance.check_writable(options.out)
     where = {"data_dir": options.data_dir, "download": options.download}
     dataset = data.load(options.data, **where)
-    content = comparison.run(asked, dataset, out=out, runs=Path(options.runs), jobs=options.jobs, **where)
+    content = comparison.run(chosen, dataset, out=out, runs=Path(options.runs), jobs=options.jobs, **where)
     plots.comparison(content, out.with_suffix(".png"))
     print(comparison.table(content))
     print(f"Picture: {out.with_suffix('.png')}")
@@ -124,8 +124,8 @@ def visualize(options: argparse.Namespace) -> None:
 
     out = provenance.check_writable(options.out)
     dataset = data.load(options.data, data_dir=options.data_dir, download=options.download)
-    asked = {name: getattr(options, name) for name in ("seed", "steps", "epochs", "tangents")}
-    seen = trajectories.follow(options.model, dataset, **asked, folder=Path(options.runs) / out.stem)
+    chosen = {name: getattr(options, name) for name in ("seed", "steps", "epochs", "tangents")}
+    seen = trajectories.follow(options.model, dataset, **chosen, folder=Path(options.runs) / out.stem)
     provenance.write_json(out, {**seen.to_dict(), **provenance.origin()})
     plots.trajectories(seen, out.with_suffix(".png"))
     for who, distance in seen.distances().items():
@@ -228,10 +228,10 @@ def export(options: argparse.Namespace) -> None:
 
     published = options.name in zoo.list_models()
     model = options.name if published or not Path(options.name).exists() else Path(options.name)
-    asked = {key: value for key in ("opset", "layout", "batch") if (value := getattr(options, key)) is not None}
+    chosen = {key: value for key in ("opset", "layout", "batch") if (value := getattr(options, key)) is not None}
     if options.format == "c" or (options.format is None and options.out.endswith(".c")):
-        if asked or options.dense:
-            given = ", ".join(f"--{key}" for key in (*asked, *(["dense"] if options.dense else [])))
+        if chosen or options.dense:
+            given = ", ".join(f"--{key}" for key in (*chosen, *(["dense"] if options.dense else [])))
             raise OptionError(f"{given}: of ONNX only. C takes images as the network does, one by one or many.")
         if options.training:
             from nttzoo.codegen.training import export_training_c
@@ -244,9 +244,9 @@ def export(options: argparse.Namespace) -> None:
     if options.training:
         raise OptionError("--training writes C: name a FILE that ends in .c.")
     if options.batch and options.batch.isdecimal():
-        asked["batch"] = int(options.batch)
+        chosen["batch"] = int(options.batch)
     print(
-        export.export_onnx(model, options.out, sparse=not options.dense, weights=options.weights or "trained", **asked)
+        export.export_onnx(model, options.out, sparse=not options.dense, weights=options.weights or "trained", **chosen)
     )
 
 

@@ -48,12 +48,12 @@ class ExportedC:
     name: str  # with which all symbols start
     arena_bytes: int
     table_bytes: int
-    asked: str  # the requested name
+    requested: str  # the name before it was made an identifier
     difference: float | None  # max |difference| / max |output| from JAX or ONNX Runtime, if it could be tried out
     untried: str  # why it could not
 
     def __str__(self) -> str:
-        changed = f" ({self.asked!r} is no C identifier)" if self.asked != self.name else ""
+        changed = f" ({self.requested!r} is not a C identifier)" if self.requested != self.name else ""
         checked = f"not tried out: {self.untried}"
         if self.difference is not None:
             checked = f"compiled, its outputs differ from the model's by at most {self.difference:.1e} of the largest"
@@ -83,9 +83,9 @@ def export_c(
     if target.suffix != ".c":
         raise OptionError(f"{target} should end in .c; the header goes beside it.")
     check_writable(target)
-    asked = name or target.stem
+    requested = name or target.stem
     proto, oracle = _graph(model, weights, input_shape)
-    source, shape = source_of(proto, asked)
+    source, shape = source_of(proto, requested)
     difference, untried = _try_out(source, shape, oracle)
     header = target.with_name(f"{source.name}.h")
     for place, text in ((header, source.header), (target, source.code)):
@@ -96,7 +96,7 @@ def export_c(
         except OSError as error:
             part.unlink(missing_ok=True)
             raise ExportError(f"cannot write {place}: {error}.") from error
-    return ExportedC(target, header, source.name, 4 * source.arena, source.table_bytes, asked, difference, untried)
+    return ExportedC(target, header, source.name, 4 * source.arena, source.table_bytes, requested, difference, untried)
 
 
 def _try_out(source: Source, shape: tuple[int, ...], oracle: Oracle) -> tuple[float | None, str]:

@@ -168,8 +168,8 @@ def machine_macros() -> str:
 
 @cache
 def _macros(compiler: tuple[str, ...]) -> str:
-    asked = [*compiler, "-march=native", "-dM", "-E", "-x", "c", os.devnull]
-    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout
+    command = [*compiler, "-march=native", "-dM", "-E", "-x", "c", os.devnull]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
 def _library_name(stem: str, library: Path) -> str:

@@ -25,9 +25,9 @@ def run(budget: str, place: Workplace, *, say: Callable[[str], None] = print) ->
     for model in models:
         out = folder / f"{model}-{data}-{search_steps}steps.json"
         if not out.exists():
-            asked = {"epochs": search_steps, "steps": steps, "tangents": TANGENTS}
+            options = {"epochs": search_steps, "steps": steps, "tangents": TANGENTS}
             kept = place.runs[0] / "dynamics" / out.stem
-            seen = trajectories.follow(model, place.dataset(data), **asked, folder=kept)  # type: ignore[arg-type]
+            seen = trajectories.follow(model, place.dataset(data), **options, folder=kept)  # type: ignore[arg-type]
             for kind in ("svg", "png"):
                 plots.trajectories(seen, out.with_suffix(f".{kind}"))
             provenance.write_json(out, {**seen.to_dict(), **provenance.origin()})

@@ -106,9 +106,9 @@ def _folder(result: Result, runs: Sequence[Path]) -> Path | None:
 
 
 def _case(result: Result) -> Case:
-    told = dict(result.content["case"])
-    how = {key: value for key, value in told.pop("training").items() if key != "seed"}
-    return Case(**told, training=TrainConfig(**how))
+    case = dict(result.content["case"])
+    how = {key: value for key, value in case.pop("training").items() if key != "seed"}
+    return Case(**case, training=TrainConfig(**how))
 
 
 def _same(one: Result, best: Result) -> bool:

@@ -101,10 +101,10 @@ def layers(found: list[Result]) -> Any:
         return None
     figure, axis = figures.subplots(1, 1, figsize=(11, 4.5))
     for i, (label, group) in enumerate(kinds.items()):
-        told = group[0].content["layers"]
-        places = np.arange(len(told)) + 0.8 * i / len(kinds)
-        axis.bar(places, [max(x["kept"], 0.5) for x in told], 0.8 / len(kinds), label=label)
-        axis.set_xticks(np.arange(len(told)) + 0.4, [x["name"] for x in told])
+        counts = group[0].content["layers"]
+        places = np.arange(len(counts)) + 0.8 * i / len(kinds)
+        axis.bar(places, [max(x["kept"], 0.5) for x in counts], 0.8 / len(kinds), label=label)
+        axis.set_xticks(np.arange(len(counts)) + 0.4, [x["name"] for x in counts])
     axis.set(yscale="log", ylabel="weights kept", title="Conv-4 on CIFAR-10 at 1 %")
     axis.legend(frameon=False, ncols=2, fontsize=8)
     return figure

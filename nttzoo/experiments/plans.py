@@ -59,8 +59,8 @@ def cases(
         if method == "dense":
             yield Case(**common)
         else:
-            asked = change if searched and change else {}
-            yield Case(**common, density=density, scheme=scheme, control=control, change=asked)
+            changed = change if searched and change else {}
+            yield Case(**common, density=density, scheme=scheme, control=control, change=changed)
 
 
 def table1(budget: str) -> list[Case]:

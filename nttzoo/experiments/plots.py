@@ -55,6 +55,6 @@ def comparison(content: dict[str, Any], path: Path) -> None:
                 axis.fill_between([100 * d for d in x], low, high, color=style["color"], alpha=0.12, linewidth=0)
         axis.set(xscale="log", xlabel="weights kept, %", ylabel="test accuracy, %", title=scheme)
         axis.legend(frameon=False, fontsize=8)
-    told = content["comparison"]
-    figure.suptitle(f"{told['model']} on {told['data']}, {told['train_epochs']} epochs")
+    settings = content["comparison"]
+    figure.suptitle(f"{settings['model']} on {settings['data']}, {settings['train_epochs']} epochs")
     figures.save(figure, path)

@@ -34,17 +34,17 @@ TRAINING = ("epochs", "batch_size", "learning_rate", "optimizer", "loss", "dropo
 def publish(file: Path, dataset: Dataset, *, runs: Path, home: Path) -> list[str]:
     """Writes one entry per density and scheme of a comparison; `runs` holds its searches. Returns the names."""
     content = comparison.read(file)
-    asked = comparison.Comparison.from_dict(content["comparison"])
-    if missing := comparison.missing_cases(asked, content):
+    compared = comparison.Comparison.from_dict(content["comparison"])
+    if missing := comparison.missing_cases(compared, content):
         raise RunError(
             f"{file} is not finished: {len(missing)} networks are still to be trained, the first is {missing[0]}. Run "
             "the command that made it again; it resumes."
         )
     # All are looked at before the first is written.
     entries = [
-        _metrics(file, asked, content, density, scheme, dataset, runs)
-        for scheme in asked.schemes
-        for density in asked.densities
+        _metrics(file, compared, content, density, scheme, dataset, runs)
+        for scheme in compared.schemes
+        for density in compared.densities
     ]
     return write_entries(entries, dataset, home)
 
@@ -67,7 +67,7 @@ def write_entries(entries: Sequence[tuple[dict[str, Any], Path]], dataset: Datas
 
 def _metrics(
     file: Path,
-    asked: comparison.Comparison,
+    compared: comparison.Comparison,
     content: dict[str, Any],
     density: float,
     scheme: str,
@@ -85,25 +85,25 @@ def _metrics(
             if case.get(key) is None:
                 raise FileError(file, f"does not tell {key!r} of {case['method']}, seed {case['seed']}")
     best = max(found, key=lambda case: case["validation_accuracy"])
-    config = asked.config(best["method"], best["seed"])
+    config = compared.config(best["method"], best["seed"])
     target = search.Target(density, scheme)
-    folder = runs / asked.folder(config) / "students" / target.name
+    folder = runs / compared.folder(config) / "students" / target.name
     model, _ = search.load_student(folder)
     speedup = cost.speedup(model).to_dict()
     if speedup["without_dead"] is None:
         raise RunError(f"{folder} is not worth publishing: no path leads from its inputs to its outputs.")
-    _check_trained(folder / "trained", {"test_accuracy": best["test_accuracy"], "train_epochs": asked.train_epochs})
+    _check_trained(folder / "trained", {"test_accuracy": best["test_accuracy"], "train_epochs": compared.train_epochs})
     metrics = {
         "format": zoo.FORMAT,
-        "name": f"{asked.model}-{asked.data}-{target.name}",
-        "architecture": asked.model,
-        "dataset": asked.data,
+        "name": f"{compared.model}-{compared.data}-{target.name}",
+        "architecture": compared.model,
+        "dataset": compared.data,
         "density": density,
         "scheme": scheme,
         "recipe": asdict(config.recipe),
         "seed": best["seed"],
         "search_steps": best["search_steps"],
-        "train": {key: getattr(asked.training(best["seed"]), key) for key in TRAINING},
+        "train": {key: getattr(compared.training(best["seed"]), key) for key in TRAINING},
         "kernel_before": best["kernel_before"],
         "kernel_after": best["kernel_after"],
         "chosen": {key: best[key] for key in ("test_accuracy", "validation_accuracy")},
@@ -118,14 +118,14 @@ def _metrics(
     return metrics, folder
 
 
-def _check_trained(folder: Path, told: dict[str, Any]) -> None:
+def _check_trained(folder: Path, expected: dict[str, Any]) -> None:
     """Raises unless the trained weights beside a student are those that the comparison tells of."""
     about = schema.read(folder / "model.json", schema.NetworkFile)
-    seen = {key: about.get(key) for key in told}
-    if seen != told:
+    seen = {key: about.get(key) for key in expected}
+    if seen != expected:
         raise RunError(
-            f"the weights in {folder} are those of another training: {seen} there, {told} in the comparison. Do the "
-            "comparison again with another file and another folder of searches."
+            f"the weights in {folder} are those of another training: {seen} there, {expected} in the comparison. "
+            "Repeat the comparison with another file and another folder of searches."
         )
 
 

@@ -81,9 +81,10 @@ def _beside(part: list[Result], theirs: dict[str, dict[float, tuple[float, float
     for method in methods:
         row = [paper.title(method)]
         for density in densities:
-            cell, told = ours.get((method, density)), theirs.get(method, {}).get(density)
+            cell, published = ours.get((method, density)), theirs.get(method, {}).get(density)
             shown = f"{cell}, {cell.results[0].epochs} epochs" if cell else "-"
-            row += [shown, f"{told[0]:.2f}" + (f" ± {told[1]:.2f}" if told[1] else "") if told else "-"]
+            listed = f"{published[0]:.2f}" + (f" ± {published[1]:.2f}" if published[1] else "") if published else "-"
+            row += [shown, listed]
         rows.append(row)
     heads = [text for density in densities for text in (f"{100 * density:g} %, ours", "paper")]
     return markdown(("test accuracy, %", *heads), rows)
@@ -105,14 +106,14 @@ def _claims(found: list[Result]) -> str:
         theirs = (paper.LAYERWISE if scheme == "layerwise" else paper.GLOBAL if scheme == "global" else {}).get(
             data, {}
         )
-        told = theirs.get("ntt", {}).get(density) if model == "conv4" else None
+        published = theirs.get("ntt", {}).get(density) if model == "conv4" else None
         rows.append(
             (
                 f"{model} {data} {100 * density:g} % {scheme}, {training}",
                 f"{paper.title(best)} {cell}",
                 f"{paper.title(rival)} {second}",
                 f"{ahead:+.2f}",
-                f"{cell.mean - told[0]:+.2f}" if told else "-",
+                f"{cell.mean - published[0]:+.2f}" if published else "-",
                 f"{min(len(cell.values), len(second.values))}",
             )
         )

@@ -87,9 +87,9 @@ def _published(config: SearchConfig) -> Source | None:
     if name not in zoo.list_models():
         return None
     metrics = zoo.info(name).metrics
-    told = {k: v for k, v in metrics["recipe"].items() if v is not None}
+    recorded = {k: v for k, v in metrics["recipe"].items() if v is not None}
     ours = {k: v for k, v in asdict(config.recipe).items() if v is not None}
-    if metrics["seed"] != config.seed or told != ours:
+    if metrics["seed"] != config.seed or recorded != ours:
         return None
     about = {key: metrics[key] for key in ("kernel_before", "kernel_after")}
     return Source(zoo.load(name), {"published": name, "steps": metrics["search_steps"], **about})

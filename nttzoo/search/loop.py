@@ -163,18 +163,18 @@ def _compare_surroundings(journal: Journal, students: Students) -> None:
 def _run(students: Students, state: States, step: int, journal: Journal, save_every: float, progress: bool) -> States:
     """All steps from `step` on, in chunks; between them reports, mask updates, checkpoints and signal handling."""
     plan, timer, saved = students.plan, ChunkTimer(), time.monotonic()
-    with _listening() as asked, console.progress_bar(show=progress) as bar:
+    with _listening() as signals, console.progress_bar(show=progress) as bar:
         task = bar.add_task("search", total=plan.steps, completed=step, note="")
         if step == 0 and not journal.lines:
             _report(students, state, 0, journal)
         while step < plan.steps:
             due = time.monotonic() - saved > save_every
-            stopping, chunk, due = agreed(bool(asked), timer.chunk, due)
+            stopping, chunk, due = agreed(bool(signals), timer.chunk, due)
             if stopping or due:
                 journal.save(step, state)
                 saved = time.monotonic()
             if stopping:
-                raise Interrupted(_goodbye(step, plan.steps, journal), asked[0] if asked else signal.SIGTERM)
+                raise Interrupted(_goodbye(step, plan.steps, journal), signals[0] if signals else signal.SIGTERM)
             stop = min(step + chunk, plan.next_event(step))
             timer.begin()
             moved = students.advance(state, step, stop)
@@ -252,15 +252,15 @@ def _goodbye(step: int, steps: int, journal: Journal) -> str:
 @contextmanager
 def _listening() -> Iterator[list[int]]:
     """A list that gets the number of a signal that asks to stop, instead of the process being stopped at once."""
-    asked: list[int] = []
+    signals: list[int] = []
     before = {}
     try:
         for number in (signal.SIGTERM, signal.SIGINT):
-            before[number] = signal.signal(number, lambda received, _: asked.append(received))
+            before[number] = signal.signal(number, lambda received, _: signals.append(received))
     except ValueError:
         pass  # signals can be caught in the main thread only
     try:
-        yield asked
+        yield signals
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -71,7 +71,7 @@ def _is_lost_connection(error: Exception) -> bool:
 def _tell(error: BaseException) -> None:
     client = distributed.global_state.client
     if client is not None:
-        with suppress(Exception):  # the coordinator may be gone, or this process has told already
+        with suppress(Exception):  # the coordinator may be gone, or this process has reported already
             client.key_value_set(f"{FAILED}/{jax.process_index()}", f"{type(error).__name__}: {error}")
 
 
@@ -80,7 +80,7 @@ def _watch() -> None:
     state: Any = distributed.global_state
     own = str(state.process_id)
     began, count = time.monotonic(), 0
-    seen = {str(i): ("", began) for i in range(state.num_processes)}  # what each said last, and when that was new
+    seen = {str(i): ("", began) for i in range(state.num_processes)}  # each one's last sign, and when
     while not _stop.wait(POLL_SECONDS):
         count += 1
         try:
@@ -89,15 +89,15 @@ def _watch() -> None:
         except Exception:  # the coordinator is gone, of which JAX tells, or about to go at the end of the run
             continue
         now = time.monotonic()
-        for key, said in alive:
+        for key, sign in alive:
             who = key.rpartition("/")[2]
-            if seen[who][0] != said:
-                seen[who] = said, now
+            if seen[who][0] != sign:
+                seen[who] = sign, now
         if any(now - when > SILENCE_SECONDS for who, (_, when) in seen.items() if who != own):
             _end(LOST)
-        told = [text for key, text in failed if key.rpartition("/")[2] != own]
-        if told and not _stop.wait(GRACE_SECONDS):
-            _end(f"another process of this run failed: {told[0]}")
+        reasons = [text for key, text in failed if key.rpartition("/")[2] != own]
+        if reasons and not _stop.wait(GRACE_SECONDS):
+            _end(f"another process of this run failed: {reasons[0]}")
 
 
 def _end(message: str) -> None:

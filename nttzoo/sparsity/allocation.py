@@ -124,12 +124,12 @@ def _check_empty(groups: Groups, density: float, scheme: str | Scheme) -> None:
     least = math.ceil(1e6 * 0.5000001 / group.size) / 1e6
     if len(group.layers) > 1:
         raise DensityError(f"density {density:g} of {group.size} weights keeps none. Choose at least {least:g}.")
-    told = f"density {density:g} would leave layer '{group.layers[0].name}' ({group.size} weights) empty"
+    problem = f"density {density:g} would leave layer '{group.layers[0].name}' ({group.size} weights) empty"
     if find_scheme(scheme) is layerwise:
         raise DensityError(
-            f"{told}. Layerwise, this model needs a density of at least {least:g}; the scheme 'global' may go lower."
+            f"{problem}. Layerwise, this model needs a density of at least {least:g}; the scheme 'global' may go lower."
         )
-    raise DensityError(f"{told} under the scheme {scheme_name(scheme)!r}. Choose a higher density.")
+    raise DensityError(f"{problem} under the scheme {scheme_name(scheme)!r}. Choose a higher density.")
 
 
 def _uniformly(groups: Groups, density: float) -> Groups:
@@ -137,8 +137,8 @@ def _uniformly(groups: Groups, density: float) -> Groups:
     made: Groups = []
     for group in groups:
         # The density itself, where it is the group's: rounded twice, counts would be off by one.
-        asked = group.kept == survivors(density, group.size)
-        made += layerwise(group.layers, density if asked else group.kept / group.size) if group.layers[1:] else [group]
+        exact = group.kept == survivors(density, group.size)
+        made += layerwise(group.layers, density if exact else group.kept / group.size) if group.layers[1:] else [group]
     return made
 
 

@@ -352,13 +352,13 @@ def check(place: _Place) -> dict[str, Any]:
     listed = _read_manifest(place)["files"]
     present = files_of(place.home, place.name)
     path = place.folders[0] / "metrics.json"
-    told = listed.get(path.relative_to(place.home).as_posix())
-    if told is None:
+    expected = listed.get(path.relative_to(place.home).as_posix())
+    if expected is None:
         raise FileError(place.manifest, "does not list metrics.json", place.cure)
     if not path.exists():
         raise FileError(path, f"of {place.name!r} is missing", place.cure)
     content = files.read_bytes(path)
-    if hashlib.sha256(content).hexdigest() != told["sha256"]:
+    if hashlib.sha256(content).hexdigest() != expected["sha256"]:
         raise FileError(path, f"of {place.name!r} was changed or cut short", place.cure)
     metrics = metrics_file.parse(path, content, place.name)
     limit = UNKNOWN_LIMIT

@@ -368,7 +368,7 @@ def test_export_c(tmp_path, capsys):
     assert "extern const char *const digits_classes[10];" in header
     cli.main(["export", "lenet300-mnist-1pct-layerwise", str(tmp_path / "1 of 2.c"), "--format", "c"])
     printed = capsys.readouterr().out
-    assert "call net_1_of_2_run ('1 of 2' is no C identifier)" in printed
+    assert "call net_1_of_2_run ('1 of 2' is not a C identifier)" in printed
     subprocess.run(["gcc", "-std=c99", *STRICT, "-c", "1 of 2.c"], cwd=tmp_path, check=True)
 
 
