@@ -3,8 +3,9 @@
 from nttzoo.export import onnx_packages
 
 with onnx_packages():
+    from nttzoo.codegen.training.compile import compile_training
     from nttzoo.codegen.training.freestanding import ExportedTraining, export_training_c
     from nttzoo.codegen.training.library import UpdateRule
-    from nttzoo.codegen.training.step import TrainingStep, compile_training
+    from nttzoo.codegen.training.step import TrainingStep
 
 __all__ = ["ExportedTraining", "TrainingStep", "UpdateRule", "compile_training", "export_training_c"]

@@ -13,7 +13,7 @@ from nttzoo import export
 from nttzoo._util import files
 from nttzoo._util.provenance import check_writable
 from nttzoo.codegen.source import Source, float_literal, identifier
-from nttzoo.codegen.training import driver, graph, library, source, tables, trace
+from nttzoo.codegen.training import kernels, library, resolve, source, tables, trace
 from nttzoo.codegen.training.library import UpdateRule
 from nttzoo.errors import OptionError
 
@@ -100,7 +100,7 @@ def training_source(
     name = identifier(name)
     shape = export.input_shape_of(model, input_shape)
     program, parameters = trace.trace(model, shape, dropout=dropout)
-    resolved = graph.resolve(program)
+    resolved = resolve.resolve(program)
     table = tables.make(resolved, parameters.survivors(model))
     theta = parameters.flatten(model)[table.parameters]
     text, places = source.write(resolved, block=1, channels=shape[-1])
@@ -116,15 +116,13 @@ def training_source(
     pointers = ", ".join(f"list_{i}" for i in range(len(table.lists)))
     c_rule = rule.to_c()
     numbers = [float_literal(getattr(c_rule, field[0])) for field in c_rule._fields_[2:]]
-    marks = {
-        "@NAME@": name,
-        "@RULE@": ", ".join([str(c_rule.kind), str(c_rule.nesterov), *numbers]),
-        "@SEED@": str(seed),
-        "@LOSS@": str(library.LOSSES.index(loss)),
-    }
-    body = driver.FREESTANDING
-    for mark, value in marks.items():
-        body = body.replace(mark, value)
+    body = kernels.text(
+        "freestanding.c",
+        name=name,
+        rule=", ".join([str(c_rule.kind), str(c_rule.nesterov), *numbers]),
+        seed=seed,
+        loss=library.LOSSES.index(loss),
+    )
     size, back = max(len(theta), 1), max(len(table.back_from), 1)
     code = "\n".join(
         [
@@ -133,7 +131,7 @@ def training_source(
             f"#define SIZE {len(theta)}",
             f"#define BACK {len(table.back_from)}",
             text,
-            driver.MIX,
+            kernels.text("mix.h"),
             *defined,
             f"static const int32_t *const lists[] = {{{pointers}}};",
             body,
@@ -141,7 +139,8 @@ def training_source(
     )
     arena = places.size + max(table.partial, 1)
     inputs, outputs = resolved.source.size, len(resolved.output_order)
-    header = driver.HEADER.format(
+    header = kernels.text(
+        "freestanding.h",
         name=name,
         upper=name.upper(),
         inputs=inputs,

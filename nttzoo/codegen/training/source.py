@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nttzoo.codegen.training import driver, emit, kernels, memory
+from nttzoo.codegen.training import emit, functions, kernels, memory
 from nttzoo.codegen.training.graph import Graph
 
 WIDEST = {16: 14, 8: 10, 4: 10, 1: 4}  # vectors of a tile, by examples in a block: as many as registers hold
@@ -26,40 +26,40 @@ class TrainingSource:
 def write(graph: Graph, *, block: int, channels: int) -> tuple[str, memory.Memory]:
     """(everything but the driver, where the values lie)."""
     places = memory.lay_out(graph, block)
-    emitter = emit.Emitter(graph, places, block=block, widest=WIDEST[block])
-    nodes = [emitter.node(node) for node in graph.nodes]
-    names = [emitter.names[node] for node in graph.nodes]
+    writer = emit.Writer(graph, places, block=block, widest=WIDEST[block])
+    nodes = [emit.functions(writer, node) for node in graph.nodes]
+    names = [writer.names[node] for node in graph.nodes]
     source = places.activations[graph.source] + graph.source.addresses().ravel()[graph.input_order]
     target = places.activations[graph.target] + graph.target.addresses().ravel()[graph.output_order]
     gradient = places.gradients[graph.target] + graph.target.addresses(gradient=True).ravel()[graph.output_order]
-    used = emitter.functions
-    used |= {needed for name in used for needed in kernels.NEEDS.get(name, ())}
+    used = writer.functions
+    used |= {needed for name in used for needed in functions.NEEDS.get(name, ())}
     parts = [
         f"#define BLOCK {block}",
         f"#define ARENA {places.size}",
         f"#define INPUTS {len(source)}",
         f"#define CHANNELS {channels}",
         f"#define OUTPUTS {len(target)}",
-        kernels.VECTORS,
-        kernels.MATH,
-        *(text for name, text in kernels.FUNCTIONS.items() if name in used),
-        *([kernels.DROPOUT] if "dropout" in used else []),
-        *([kernels.ROOT] if "root" in used else []),
-        kernels.FINISH,
-        kernels.tiles(emitter.widths),
-        kernels.DOTS,
-        kernels.POOL_2X2,
-        driver.STRUCTS,
-        *emitter.tables,
+        kernels.text("vectors.h"),
+        kernels.text("math.h"),
+        *(text for name, text in functions.FUNCTIONS.items() if name in used),
+        *([kernels.text("dropout.h")] if "dropout" in used else []),
+        *([kernels.text("root.h")] if "root" in used else []),
+        kernels.text("finish.h"),
+        kernels.tiles(writer.widths),
+        kernels.text("dots.h"),
+        kernels.text("pool_2x2.h"),
+        kernels.text("structs.h"),
+        *writer.tables,
         *nodes,
         _table("input_place", source),
         _table("output_place", target),
         _table("output_gradient", gradient),
         _calls("forward", names),
         _calls("backward", names[::-1]),
-        driver.LOAD,
-        driver.LOSS,
-        driver.UPDATE,
+        kernels.text("load.h"),
+        kernels.text("loss.h"),
+        kernels.text("update.h"),
     ]
     return "\n".join(parts), places
 
@@ -77,5 +77,5 @@ def host_source(graph: Graph, *, block: int, channels: int, name: str = "trainin
     """The source of a library that trains on this machine, with threads."""
     text, places = write(graph, block=block, channels=channels)
     head = "#include <stdint.h>\n#define RESTRICT restrict\n"
-    code = head + text + driver.MIX + driver.HOST.replace("@NAME@", name)
+    code = head + text + kernels.text("mix.h") + kernels.text("host.c", name=name)
     return TrainingSource(code, places.size, block, graph.source.size, graph.target.size)

@@ -1,0 +1,123 @@
+"""`compile_training`: from a model to a compiled training step, compared with JAX before its first use."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from nttzoo import export, nn
+from nttzoo._util.checks import check_seed
+from nttzoo.codegen import build
+from nttzoo.codegen.training import library, resolve, source, tables, trace
+from nttzoo.codegen.training.library import UpdateRule
+from nttzoo.codegen.training.step import TrainingStep
+from nttzoo.errors import ExportError, OptionError
+
+FLAGS = ("-std=gnu99", "-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
+# Gradients beside JAX's, the largest difference relative to the largest entry, when a library is first used.
+TOLERANCE = 1e-4
+
+
+def compile_training(
+    model: nnx.Module,
+    *,
+    optimizer: str | UpdateRule = "adam",
+    learning_rate: float = 1e-3,
+    loss: str = "cross_entropy",
+    dropout: bool = True,
+    seed: int = 0,
+    threads: int | None = None,
+    input_shape: tuple[int, ...] | None = None,
+) -> TrainingStep:
+    """Compiles a training step for a model; it costs what the surviving weights cost.
+
+    Args:
+      model: an NNX model of Linear and Conv layers, pooling, GroupNorm, dropout and elementwise functions. It is not
+        changed; its masks stay as they are now.
+      optimizer: "adam", "sgd", or an `UpdateRule`.
+      learning_rate: of every step, unless a call says otherwise.
+      loss: "cross_entropy" or "squared".
+      dropout: whether layers of dropout are active.
+      seed: of dropout.
+      threads: how many share the images of a batch; the results are the same bits for any number (default: all cores).
+      input_shape: of one input, if the model does not know.
+
+    Returns:
+      A step: `step(images, labels)` trains on a batch and returns its loss.
+
+    Raises:
+      ExportError: if there is no C compiler, or the model has an operation without a backward rule.
+
+    Example:
+      >>> step = nttzoo.compile_training(nttzoo.load("lenet300-mnist-1pct-global"))
+      >>> losses = [step(images, labels) for images, labels in batches]
+    """
+    rule = UpdateRule(kind=optimizer) if isinstance(optimizer, str) else optimizer
+    if rule.kind not in library.RULES:
+        raise OptionError(f"optimizer {rule.kind!r} is not one of {', '.join(library.RULES)}.")
+    if loss not in library.LOSSES:
+        raise OptionError(f"loss {loss!r} is not one of {', '.join(library.LOSSES)}.")
+    if not learning_rate > 0:
+        raise OptionError(f"learning_rate is {learning_rate}; it must be positive.")
+    threads = os.cpu_count() or 1 if threads is None else threads
+    if not isinstance(threads, int) or threads < 1:
+        raise OptionError(f"threads is {threads!r}; it must be a whole number, 1 or more.")
+    check_seed(seed)
+    shape = export.input_shape_of(model, input_shape)
+    program, parameters = trace.trace(model, shape, dropout=dropout)
+    resolved = resolve.resolve(program)
+    block = _block()
+    text = source.host_source(resolved, block=block, channels=shape[-1])
+    path = build.shared_library("training", {"training.c": text.code}, FLAGS)
+    made = tables.make(resolved, parameters.survivors(model))
+    step = TrainingStep(
+        library.Library(path, text, made), parameters, model, rule, learning_rate, loss, seed, threads, shape
+    )
+    checked = path.with_suffix(".checked")
+    if not checked.exists():
+        _check_gradient(step, model, shape)
+        checked.touch()
+    return step
+
+
+def _block() -> int:
+    """Examples in a block: the floats of the machine's widest vector."""
+    macros = build.machine_macros()
+    for macro, size in (("__AVX512F__", 16), ("__AVX__", 8), ("__SSE2__", 4), ("__ARM_NEON", 4)):
+        if f"#define {macro} " in macros:
+            return size
+    return 1
+
+
+def _check_gradient(step: TrainingStep, model: nnx.Module, shape: tuple[int, ...]) -> None:
+    """Compares loss and gradient with JAX's on a few random images."""
+    rng = np.random.default_rng(0)
+    images = rng.normal(size=(3, *shape)).astype(np.float32)
+    labels = rng.integers(0, step._library.source.outputs, 3).astype(np.int32)
+    frozen = nnx.clone(model)
+    frozen.eval()
+    graph_def, params, rest = nn.split_params(frozen)
+
+    @jax.jit
+    def both(params: Any) -> Any:
+        def mean_loss(params: Any) -> Any:
+            logits = nn.merge_params(graph_def, params, rest)(jnp.asarray(images))
+            if step._loss == "squared":
+                return 0.5 * jnp.square(logits - jax.nn.one_hot(labels, logits.shape[-1])).sum(-1).mean()
+            return optax.softmax_cross_entropy_with_integer_labels(logits, jnp.asarray(labels)).mean()
+
+        return jax.value_and_grad(mean_loss)(params)
+
+    expected_loss, expected = both(params)
+    loss, gradient = step.gradient(images, labels)
+    wanted = {path: np.asarray(value[...]) for path, value in nnx.to_flat_state(expected)}
+    largest = max(float(np.abs(value).max(initial=1e-30)) for value in wanted.values())
+    worst = max(float(np.abs(gradient[path] - value).max(initial=0)) for path, value in wanted.items()) / largest
+    if not max(worst, abs(loss - float(expected_loss)) / (1 + abs(loss))) <= TOLERANCE:
+        raise ExportError(f"the compiled gradient differs from JAX's by {worst:.1e} of the largest entry.")
