@@ -132,7 +132,7 @@ def compile(
     Args:
       model: an NNX model, the name of a published network, the Path of a search of one's own, or the Path of an ONNX
         file.
-      threads: how many threads share the examples of a batch (default: all cores).
+      threads: how many threads share the examples of a batch (default: all cores that the process may use).
       weights: "trained" (the default) or "init", for a published network or a folder.
       input_shape: of one example, for models that do not know it.
 
@@ -146,7 +146,7 @@ def compile(
       >>> run = nttzoo.compile("lenet300-mnist-1pct-global")
       >>> outputs = run(images)  # uint8, or standardized floats
     """
-    threads = os.cpu_count() or 1 if threads is None else threads
+    threads = build.usable_cores() if threads is None else threads
     if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
         raise OptionError(f"threads is {threads!r}; it must be a whole number, 1 or more.")
     proto, oracle = _graph(model, weights, input_shape)
@@ -165,19 +165,6 @@ def to_source(
 ) -> tuple[Source, tuple[int, ...]]:
     """(C source, shape of one input)."""
     return source_of(_graph(model, weights, input_shape)[0], name)
-
-
-def described_source(
-    model: Model,
-    *,
-    name: str | None = None,
-    weights: zoo.Weights = "trained",
-    input_shape: tuple[int, ...] | None = None,
-) -> tuple[Source, tuple[int, ...], InputSpec | None]:
-    """(C source, shape of one input, what inputs need, if that is known)."""
-    proto, _ = _graph(model, weights, input_shape)
-    source, shape = source_of(proto, name)
-    return source, shape, _input_spec(proto, shape)
 
 
 def source_of(

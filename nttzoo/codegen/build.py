@@ -29,6 +29,11 @@ LIBRARY_LIMIT = 2**31  # bytes
 THREADS_FROM = 2_000_000  # multiply-adds
 
 
+def usable_cores() -> int:
+    """How many cores this process may run on: batch systems and containers often allow fewer than there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class Compiled:
     """A compiled network: call it on a batch of inputs [n, ...] to get its outputs [n, outputs].
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import jax
@@ -65,7 +64,7 @@ def compile_training(
         raise OptionError(f"loss {loss!r} is not one of {', '.join(library.LOSSES)}.")
     if not learning_rate > 0:
         raise OptionError(f"learning_rate is {learning_rate}; it must be positive.")
-    threads = os.cpu_count() or 1 if threads is None else threads
+    threads = build.usable_cores() if threads is None else threads
     if not isinstance(threads, int) or threads < 1:
         raise OptionError(f"threads is {threads!r}; it must be a whole number, 1 or more.")
     check_seed(seed)
