@@ -45,9 +45,8 @@ def make_parser() -> argparse.ArgumentParser:
     compare.add_argument("--model", default="lenet300", help="lenet300, lenet5 or conv4 (default: lenet300)")
     compare.add_argument("--data", default="mnist5k", help="data set (default: mnist5k)")
     _data_options(compare)
-    _several(
-        compare, "--methods", str, ["ntt", "gradual", "random"], "all; or ntt, gradual, dense, and pruning methods"
-    )
+    methods = "all; or ntt, gradual, ntt+, dense, and pruning methods"
+    _several(compare, "--methods", str, ["ntt", "gradual", "random"], methods)
     _several(compare, "--controls", str, [], "also with a part replaced: shuffled, reinitialized, magnitude_mask")
     _several(compare, "--density", float, [0.03], "fractions of weights kept")
     _several(compare, "--scheme", str, ["layerwise"], "layerwise, global, erk, budget")
@@ -103,22 +102,12 @@ def make_parser() -> argparse.ArgumentParser:
     loads.add_argument("--json", action="store_true", help="print JSON instead of a table")
     loads.add_argument("--out", metavar="FILE", help="write the figures as JSON")
 
-    export = _command(
-        commands, "export", does.export, "write a network for other runtimes: ONNX, plain C, or WebAssembly"
-    )
-    export.add_argument(
-        "name", metavar="NAME", help="a published network, a student's folder, or (to C and wasm) an ONNX file"
-    )
-    export.add_argument(
-        "out",
-        metavar="FILE",
-        help="such as model.onnx, model.c (its header goes beside it) or model.wasm (with model.js)",
-    )
-    export.add_argument("--format", choices=["onnx", "c", "wasm"], help="(default: by the end of FILE, else onnx)")
+    export = _command(commands, "export", does.export, "write a network for other runtimes: ONNX, or plain C")
+    export.add_argument("name", metavar="NAME", help="a published network, a student's folder, or (to C) an ONNX file")
+    export.add_argument("out", metavar="FILE", help="such as model.onnx, or model.c (its header goes beside it)")
+    export.add_argument("--format", choices=["onnx", "c"], help="(default: c for a FILE that ends in .c, else onnx)")
     export.add_argument("--weights", help="trained or init (default: trained; with --training: init)")
-    export.add_argument(
-        "--training", action="store_true", help="C and wasm only: the training step, so that a device or page can learn"
-    )
+    export.add_argument("--training", action="store_true", help="C only: the training step, so that a device can learn")
     export.add_argument(
         "--dense", action="store_true", help="store zeros too, for runtimes that cannot read sparse ones"
     )
@@ -159,7 +148,8 @@ def _search_parser(commands: Any) -> None:
     _several(search, "--density", density, [0.03], kept)
     _several(search, "--scheme", str, ["layerwise"], "layerwise, global, erk, budget")
     _dense_layers_option(search)
-    search.add_argument("--recipe", default="ntt", help="ntt: the paper's; gradual: the density falls (default: ntt)")
+    named = "ntt: the paper's; gradual: the density falls; ntt+: that, and no weight is dead (default: ntt)"
+    search.add_argument("--recipe", default="ntt", help=named)
     search.add_argument("--seed", type=int, default=0, help="of the dense network and the batches (default: 0)")
     _recipe_options(search)
     search.add_argument("--out", metavar="FOLDER", help="the run's folder (default: runs/<what it is>)")
@@ -196,9 +186,16 @@ def _recipe_options(parser: argparse.ArgumentParser) -> None:
     values.add_argument("--tangents", help="all or active: which weights' derivatives make the kernel")
     values.add_argument("--outputs", type=int, help="how many outputs to sample per step: cheaper than all")
     values.add_argument("--start-method", help="label-free pruning method of the first mask, such as synflow")
-    values.add_argument("--start-density", type=float, help="gradual: where the density starts")
-    values.add_argument("--fall", type=float, help="gradual: fraction of the steps in which the density falls")
-    values.add_argument("--fall-shape", help="gradual: geometric, linear or cubic")
+    values.add_argument("--mask-rule", help="how updates of the mask rank weights: magnitude, connected or flow")
+    values.add_argument("--mask-momentum", type=float, help="how much of the ranking is that of the mask before")
+    values.add_argument("--output-loss", help="squared, or reverse_kl")
+    values.add_argument(
+        "--normalize-kernels", action="store_true", default=None, help="match the kernel up to a factor"
+    )
+    values.add_argument("--active-from", type=float, help="fraction of the steps after which tangents are active")
+    values.add_argument("--start-density", type=float, help="gradual, ntt+: where the density starts")
+    values.add_argument("--fall", type=float, help="gradual, ntt+: fraction of the steps in which the density falls")
+    values.add_argument("--fall-shape", help="gradual, ntt+: geometric, linear or cubic")
 
 
 def _several(

@@ -23,8 +23,8 @@ _UNNAMED = ("epochs", "dropout", "seed", "progress", "engine")
 class Case:
     """One network and its training.
 
-    `method` is a recipe of the search ("ntt", "gradual"), a pruning method, or "dense". `change` overrides values of
-    the recipe, such as {"epochs": 2}. `control` replaces a part of the network before it is trained (see
+    `method` is a recipe of the search ("ntt", "gradual", "ntt+"), a pruning method, or "dense". `change` overrides
+    values of the recipe, such as {"epochs": 2}. `control` replaces a part of the network before it is trained (see
     `nttzoo.experiments.controls`). The seed is that of everything: weights, search, pruning and training.
     """
 

@@ -86,8 +86,9 @@ class Comparison:
 
     def config(self, method: str, seed: int) -> search.SearchConfig:
         """The search that finds all students of one method and seed at once."""
-        # The fall of the density is the one thing in which the methods differ.
-        change = {k: v for k, v in self.change.items() if method == "gradual" or k not in recipes.FALL_FIELDS}
+        # What is asked of the fall of the density holds for the methods whose density falls.
+        falls = "start_density" in recipes.VARIANTS[method]
+        change = {k: v for k, v in self.change.items() if falls or k not in recipes.FALL_FIELDS}
         recipe = recipes.find(method, self.model, self.data).change(**change)
         names: dict[str, Any] = {"model": self.model, "data": self.data}
         return search.SearchConfig(**names, **self.pruned(), seed=seed, recipe=recipe)

@@ -12,6 +12,7 @@ from nttzoo._util import figures
 from nttzoo.experiments import paper
 from nttzoo.experiments.comparison import UNIFORM
 from nttzoo.experiments.results import Result, cells, grouped, longest, where
+from nttzoo.search import recipes
 
 SCHEME_MARKS = {"layerwise": "o", "global": "s", "erk": "^", "budget": "*"}
 
@@ -39,7 +40,7 @@ def curves(found: list[Result]) -> Any:
     """Training and test accuracy by epoch, lenet300 at 3 %: mean over seeds, and between lowest and highest."""
     part = [r for r in where(found, model="lenet300", control="") if r.method == "dense" or r.density == 0.03]
     part = [r for r in part if r.epochs > 1 and r.scheme == "layerwise"]
-    datasets = sorted({r.data for r in part if r.method in ("ntt", "gradual")})
+    datasets = sorted({r.data for r in part if r.method in recipes.NAMES})
     if not datasets:
         return None
     figure, axes = figures.subplots(len(datasets), 2, figsize=(11, 4 * len(datasets)), squeeze=False)

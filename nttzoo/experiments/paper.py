@@ -30,6 +30,7 @@ GLOBAL: dict[str, dict[str, dict[float, tuple[float, float]]]] = {
 METHODS = {
     "ntt": "NTT",
     "gradual": "gradual NTT",
+    "ntt+": "NTT+",
     "random": "random",
     "scaled_random": "scaled random",
     "magnitude": "magnitude",

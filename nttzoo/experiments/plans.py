@@ -14,6 +14,7 @@ from nttzoo.errors import UnknownName
 from nttzoo.experiments.cases import Case
 from nttzoo.experiments.comparison import schemes_of
 from nttzoo.experiments.controls import CONTROLS
+from nttzoo.search import recipes
 from nttzoo.training import TrainConfig
 
 BUDGETS = ("paper", "cpu", "smoke")
@@ -55,7 +56,7 @@ def cases(
         if method != "dense" and scheme not in schemes_of(method, schemes):
             continue
         common: dict[str, Any] = {"model": model, "data": data, "method": method, "seed": seed, "training": how}
-        searched = method in ("ntt", "gradual")
+        searched = method in recipes.NAMES
         if method == "dense":
             yield Case(**common)
         else:

@@ -9,6 +9,7 @@ from nttzoo._util import files
 from nttzoo.errors import RunError
 from nttzoo.experiments import figures, paper
 from nttzoo.experiments.results import Cell, Result, cells, grouped, longest, read, where
+from nttzoo.search import recipes
 
 ORDER = list(paper.METHODS)
 
@@ -96,8 +97,8 @@ def _claims(found: list[Result]) -> str:
     kinds = grouped(where(found, control=""), lambda r: (r.model, r.data, r.scheme, r.density, r.name.split("/")[1]))
     for (model, data, scheme, density, training), group in kinds.items():
         by_method = {key[0]: cell for key, cell in cells(group, "method")}
-        searched = {m: c for m, c in by_method.items() if m in ("ntt", "gradual")}
-        others = {m: c for m, c in by_method.items() if m not in ("ntt", "gradual", "dense")}
+        searched = {m: c for m, c in by_method.items() if m in recipes.NAMES}
+        others = {m: c for m, c in by_method.items() if m not in (*recipes.NAMES, "dense")}
         if not searched or not others:
             continue
         best, cell = max(searched.items(), key=lambda pair: pair[1].mean)

@@ -71,7 +71,7 @@ def _matches(config: SearchConfig, theirs: dict[str, Any]) -> bool:
     """Whether a run's students include this config's; what is None, or was not known yet, is the same."""
     ours = json.loads(json.dumps(config.to_dict()))
     same = all(ours[key] == theirs[key] for key in ("model", "data", "seed")) and not theirs.get("exclude")
-    recipes = [{k: v for k, v in recipe.items() if v is not None} for recipe in (ours["recipe"], theirs["recipe"])]
+    recipes = [{**SearchConfig.defaults()["recipe"], **recipe} for recipe in (ours["recipe"], theirs["recipe"])]
     (density,), (scheme,) = ours["densities"], ours["schemes"]
     return same and recipes[0] == recipes[1] and density in theirs["densities"] and scheme in theirs["schemes"]
 
@@ -87,9 +87,8 @@ def _published(config: SearchConfig) -> Source | None:
     if name not in zoo.list_models():
         return None
     metrics = zoo.info(name).metrics
-    recorded = {k: v for k, v in metrics["recipe"].items() if v is not None}
-    ours = {k: v for k, v in asdict(config.recipe).items() if v is not None}
-    if metrics["seed"] != config.seed or recorded != ours:
+    published = {**SearchConfig.defaults()["recipe"], **metrics["recipe"]}
+    if metrics["seed"] != config.seed or published != asdict(config.recipe):
         return None
     about = {key: metrics[key] for key in ("kernel_before", "kernel_after")}
     return Source(zoo.load(name), {"published": name, "steps": metrics["search_steps"], **about})

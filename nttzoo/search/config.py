@@ -34,10 +34,10 @@ class Target(NamedTuple):
 class SearchConfig:
     """One teacher (an architecture's seed) and its students: all `densities` in all `schemes`, with one recipe.
 
-    `recipe` is a name ("ntt", "gradual"), looked up for model and data set, or a `Recipe`. `transfer` takes teacher and
-    images as arguments, and of `model` and `data` only looks at what the recipe's name needs. A density is a number, or
-    one for each glob over layer paths, such as {"blocks.*": 0.02, "*": 0.1}; a scheme is a name or a function (see
-    `nttzoo.sparsity.schemes`); the layers whose paths match a glob of `exclude` stay dense.
+    `recipe` is a name ("ntt", "gradual", "ntt+"), looked up for model and data set, or a `Recipe`. `transfer` takes
+    teacher and images as arguments, and of `model` and `data` only looks at what the recipe's name needs. A density is
+    a number, or one for each glob over layer paths, such as {"blocks.*": 0.02, "*": 0.1}; a scheme is a name or a
+    function (see `nttzoo.sparsity.schemes`); the layers whose paths match a glob of `exclude` stay dense.
     """
 
     model: str = "lenet300"

@@ -4,16 +4,18 @@
   + kernel_weight * mean over all entries of (K_student(x1, x2) - K_teacher(x1, x2))^2
   + weight_decay / density * sum of squared surviving weights
 
-f are logits; x1 and x2 are the two halves of the batch.
+f are logits; x1 and x2 are the two halves of the batch. Variants of the first two terms: see `LossCoefficients`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import lax
 from jaxtyping import Array, Float
 
 from nttzoo.nn import masked_layers
@@ -21,6 +23,8 @@ from nttzoo.ntk.api import Tangents, outputs_and_kernel
 from nttzoo.ntk.distance import mean_squared_entry
 from nttzoo.ntk.factors import Outputs
 from nttzoo.ntk.sharding import Exchange
+
+OutputLoss = Literal["squared", "reverse_kl"]
 
 
 class Behavior(NamedTuple):
@@ -40,10 +44,16 @@ class Terms(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LossCoefficients:
-    """Coefficients of the loss terms: gamma^2 and beta of the paper, for means over entries."""
+    """Coefficients of the loss terms: gamma^2 and beta of the paper, for means over entries; and variants of them.
+
+    `output_loss`: "reverse_kl" puts the Kullback-Leibler divergence of the student's softmax from the teacher's in
+    place of the squared difference. `normalize_kernels`: the student's kernel is first scaled to the teacher's norm.
+    """
 
     kernel_weight: float
     weight_decay: float
+    output_loss: OutputLoss = "squared"
+    normalize_kernels: bool = False
 
 
 def behavior(
@@ -64,6 +74,18 @@ def distances(
     """(target, kernel): mean squared differences of outputs and of kernel entries, the latter estimated if r < o."""
     target = jnp.mean(jnp.square(student.outputs - teacher.outputs))
     return target, mean_squared_entry(student.kernel - teacher.kernel, outputs, student.outputs.shape[1])
+
+
+def reverse_kl(student: Float[Array, "n o"], teacher: Float[Array, "n o"]) -> Float[Array, ""]:
+    """The divergence of the student's softmax from the teacher's, averaged over the batch."""
+    ours, theirs = jax.nn.log_softmax(student), jax.nn.log_softmax(teacher)
+    return jnp.mean(jnp.sum(jnp.exp(ours) * (ours - theirs), -1))
+
+
+def _norm(kernel: Float[Array, "n m r r"], exchange: Exchange | None) -> Float[Array, ""]:
+    """The root of the mean squared entry, over all devices."""
+    square = jnp.mean(jnp.square(kernel))
+    return jnp.sqrt(lax.pmean(square, exchange.axis) if exchange else square)
 
 
 def surviving_squares(model: nnx.Module) -> Float[Array, ""]:
@@ -89,7 +111,11 @@ def ntt_loss(
     device's part, and the loss is the mean over devices of what each gets.
     """
     seen = behavior(student, x, outputs, tangents=tangents, exchange=exchange)
+    if coefficients.normalize_kernels:
+        seen = seen._replace(kernel=seen.kernel * (_norm(teacher.kernel, exchange) / _norm(seen.kernel, exchange)))
     target, kernel = distances(seen, teacher, outputs)
+    if coefficients.output_loss == "reverse_kl":
+        target = reverse_kl(seen.outputs, teacher.outputs)
     decay = surviving_squares(student)
     loss = target + coefficients.kernel_weight * kernel + coefficients.weight_decay / density * decay
     return loss, Terms(target, kernel, decay)

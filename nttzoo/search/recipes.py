@@ -1,7 +1,8 @@
 """Hyperparameters of the search per architecture and data set, as data: the paper's, and ours.
 
 `ntt` is the paper's method with its authors' values. `gradual` is the same, except that the density falls from a start
-value to the target over the first part of the search. `visual` is the paper's section 4.1: full-batch on 500 images.
+value to the target over the first part of the search. `ntt+` is `gradual` with masks that keep no weight which no path
+uses. `visual` is the paper's section 4.1: full-batch on 500 images.
 """
 
 from __future__ import annotations
@@ -9,14 +10,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from nttzoo._util.checks import check_choice, check_count, check_number, check_text
+from nttzoo._util.checks import check_choice, check_count, check_flag, check_number, check_text
 from nttzoo.architectures import ARCHITECTURES
 from nttzoo.data import SOURCES
 from nttzoo.errors import OptionError, UnknownName
 from nttzoo.ntk.api import Tangents
 from nttzoo.registry import Registry
-from nttzoo.search.objective import LossCoefficients
+from nttzoo.search.mask_rules import MASK_RULES
+from nttzoo.search.objective import LossCoefficients, OutputLoss
 from nttzoo.sparsity.density import check_density
 from nttzoo.sparsity.pruning import METHODS
 
@@ -52,8 +55,12 @@ class Recipe:
     `outputs`: how many outputs each image is given per step for the kernel (None: all). `start_density`, `fall`,
     `fall_shape`: the density falls from the start to the target over this fraction of the steps (None: the target all
     along). `start_method`: the pruning method of the first mask (None: magnitude, and Logit-SNIP where layers compete);
-    it must need no labels. `held_out`: this fraction of the images, but at least 64, is kept aside to report kernel
-    distances on.
+    it must need no labels. `mask_rule`: how later masks rank weights (see `nttzoo.search.mask_rules`). `mask_momentum`:
+    how much of the ranking is that of the mask before. `output_loss`: how far outputs are apart, by "squared"
+    differences or by "reverse_kl", the divergence of the student's softmax from the teacher's. `normalize_kernels`: the
+    student's kernel counts up to a factor. `active_from`: from this fraction of the steps on, the kernel has the
+    tangents of surviving weights only. `held_out`: this fraction of the images, but at least 64, is kept aside to
+    report kernel distances on.
     """
 
     kernel_weight: float
@@ -69,6 +76,11 @@ class Recipe:
     start_method: str | None = None
     fall: float = 0.6
     fall_shape: str = "geometric"
+    mask_rule: str = "magnitude"
+    mask_momentum: float = 0.0
+    output_loss: OutputLoss = "squared"
+    normalize_kernels: bool = False
+    active_from: float | None = None
     held_out: float = 0.002
 
     def __post_init__(self) -> None:
@@ -98,11 +110,18 @@ class Recipe:
         check_number("fall", self.fall, "the fraction of the steps in which the density falls, in (0, 1]", 0, 1)
         check_number("held_out", self.held_out, "a fraction in [0, 1)", 0, 1)
         FALLS[self.fall_shape]
+        MASK_RULES[self.mask_rule]
+        check_number("mask_momentum", self.mask_momentum, "a fraction in [0, 1)", 0, 1)
+        check_choice("output_loss", self.output_loss, ("squared", "reverse_kl"))
+        check_flag("normalize_kernels", self.normalize_kernels)
+        if self.active_from is not None:
+            check_number("active_from", self.active_from, "a fraction of the steps in [0, 1)", 0, 1)
 
     @property
     def coefficients(self) -> LossCoefficients:
-        """The coefficients of the loss terms."""
-        return LossCoefficients(kernel_weight=self.kernel_weight, weight_decay=self.weight_decay)
+        """What the loss is made of."""
+        names = [field.name for field in dataclasses.fields(LossCoefficients)]
+        return LossCoefficients(**{name: getattr(self, name) for name in names})
 
     def change(self, **values: object) -> Recipe:
         """The same recipe with some values changed; those that are None stay."""
@@ -118,7 +137,12 @@ _VISUAL = Recipe(
 )
 # The embedded sample has a twelfth of MNIST's images: more epochs make up for some of the steps.
 _SMALL = {"epochs": 50}
-_GRADUAL = {"name": "gradual", "start_density": 0.05}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "ntt": {},
+    "gradual": {"start_density": 0.05},
+    "ntt+": {"start_density": 0.05, "mask_rule": "connected"},
+}
+NAMES = tuple(VARIANTS)
 
 PAPER: dict[tuple[str, str], Recipe] = {
     ("lenet300", "mnist"): _LENET300,
@@ -134,12 +158,11 @@ VISUAL: dict[str, Recipe] = {
     "lenet300": _VISUAL,
     "lenet5": _VISUAL.change(learning_rate=5e-4, kernel_weight=1e-6),
 }
-NAMES = ("ntt", "gradual")
 FALL_FIELDS = ("start_density", "fall", "fall_shape")
 
 
 def find(name: str, model: str, data: str) -> Recipe:
-    """The recipe `ntt` or `gradual` for an architecture on a data set."""
+    """The recipe `ntt`, `gradual` or `ntt+` for an architecture on a data set."""
     if name not in NAMES:
         raise UnknownName("recipe", name, NAMES)
     ARCHITECTURES[model], SOURCES[data]
@@ -149,5 +172,4 @@ def find(name: str, model: str, data: str) -> Recipe:
             f"there is no recipe for {model} on {data}; there are recipes for {known}. For anything else, give "
             "nttzoo.search.SearchConfig a nttzoo.search.recipes.Recipe of your own."
         )
-    recipe = PAPER[model, data]
-    return recipe.change(**_GRADUAL) if name == "gradual" else recipe
+    return PAPER[model, data].change(name=name, **VARIANTS[name])

@@ -20,7 +20,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Integer, Key, Num
 
 from nttzoo.errors import ModelError, OptionError
-from nttzoo.nn import LayerPath, Mask, masked_layers, set_masks, sparsify, split_masked
+from nttzoo.nn import LayerPath, Mask, masked_layers, path_name, set_masks, sparsify, split_masked
 from nttzoo.ntk.api import Tangents, check_inputs, empirical_ntk
 from nttzoo.ntk.distance import entries, spread_outputs
 from nttzoo.ntk.factors import hides_masks
@@ -28,8 +28,9 @@ from nttzoo.ntk.selfcheck import checked_shares
 from nttzoo.ntk.sharding import Exchange
 from nttzoo.search.config import EVALUATION_IMAGES, Plan, SearchConfig, Target
 from nttzoo.search.devices import AXIS
+from nttzoo.search.mask_rules import MASK_RULES
 from nttzoo.search.objective import Behavior, Terms, behavior, distances, ntt_loss
-from nttzoo.sparsity import allocation, masks, pruning, scores
+from nttzoo.sparsity import allocation, masks, pruning
 from nttzoo.sparsity.density import Density
 from nttzoo.sparsity.schemes import Groups
 
@@ -42,13 +43,15 @@ CACHE_BYTES = 2**28
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class State:
-    """A student between two steps. `sums` adds up what is reported since the last report."""
+    """A student between two steps. `sums` adds up what is reported since the last report; `ranks` are the scores of the
+    last mask, if the recipe averages them."""
 
     params: Any
     masks: Any
     optimizer: Any
     sums: LossSums
     churn: Integer[Array, ""]  # weights that entered or left at the last refresh
+    ranks: Any = None
 
 
 States = tuple[State, ...]
@@ -114,7 +117,8 @@ class Students:
         # The teacher's masks are full: both kinds of tangents are the same, and "all" is faster where it is defined.
         defined = self.recipe.tangents == "all" or not hides_masks(teacher, example[0])
         self.teacher_tangents: Tangents = "all" if defined else "active"
-        for tangents in {self.teacher_tangents, self.recipe.tangents}:
+        kinds: set[Tangents] = {self.teacher_tangents, self.recipe.tangents}
+        for tangents in kinds if self.recipe.active_from is None else {*kinds, "active"}:
             checked_shares(teacher, example, active=tangents == "active")
         self.layers = allocation.describe(teacher, jax.ShapeDtypeStruct((1, *example.shape[1:]), example.dtype))
         self.groups = [self._groups(target, target.density) for target in config.targets]
@@ -158,8 +162,15 @@ class Students:
                 key=self.config.seed,
             )
             _, params, kept, _ = split_masked(student)
-            states.append(State(params, kept, self.optimizer.init(params), _zeros(), jnp.zeros((), jnp.int32)))
+            optimizer, churn = self.optimizer.init(params), jnp.zeros((), jnp.int32)
+            states.append(State(params, kept, optimizer, _zeros(), churn, self._first_ranks(student)))
         return self._everywhere(tuple(states))
+
+    def _first_ranks(self, student: nnx.Module) -> dict[str, Array] | None:
+        if not self.recipe.mask_momentum:
+            return None
+        found = MASK_RULES[self.recipe.mask_rule](student, self.evaluation.shape[1:])
+        return {path_name(path): score for path, score in found.items()}
 
     def advance(self, states: States, start: int, stop: int) -> States:
         """Steps start ... stop - 1. The bounds are traced: chunks of any length share one compilation."""
@@ -174,8 +185,9 @@ class Students:
         refreshed = []
         for state, target, take in zip(states, self.config.targets, self._refresh, strict=True):
             groups = self._groups(target, self.plan.density(target.density, step))
-            kept, churn = take(state.params, state.masks, np.array([group.kept for group in groups], np.int32))
-            refreshed.append(replace(state, masks=kept, churn=churn))
+            counts = np.array([group.kept for group in groups], np.int32)
+            kept, churn, ranks = take(state.params, state.masks, state.ranks, counts)
+            refreshed.append(replace(state, masks=kept, churn=churn, ranks=ranks))
             if _compete(groups):
                 masks.warn_of_empty_layers({path[:-1]: mask[...] for path, mask in nnx.to_flat_state(kept)})
         return tuple(refreshed)
@@ -244,7 +256,7 @@ class Students:
                 seen = behavior(teacher, x, own, tangents=self.teacher_tangents, exchange=self.exchange)
             else:
                 seen = _looked_up(cached, mine, batch[len(batch) // 2 :], own, outputs)
-            return tuple(self._step(s, p, seen, x, own) for s, p in zip(states, self.densities, strict=True))
+            return tuple(self._step(i, s, p, seen, x, own) for s, p in zip(states, self.densities, strict=True))
 
         return lax.fori_loop(start, stop, step, states)
 
@@ -254,19 +266,28 @@ class Students:
             return batch
         return self.exchange.own_part(batch.reshape(2, -1, *batch.shape[1:]), 1).reshape(-1, *batch.shape[1:])
 
-    def _step(self, state: State, density: float, teacher: Behavior, x: Array, outputs: Array | None) -> State:
-        """One student's step of Adam."""
+    def _step(
+        self, i: Array, state: State, density: float, teacher: Behavior, x: Array, outputs: Array | None
+    ) -> State:
+        """One student's step of Adam, the i-th."""
 
-        def loss(params: Any) -> tuple[Array, Terms]:
+        def loss(params: Any, tangents: Tangents) -> tuple[Array, Terms]:
             student = self.merged(params, state.masks)
             options: dict[str, Any] = {
                 "density": density,
                 "coefficients": self.recipe.coefficients,
-                "tangents": self.recipe.tangents,
+                "tangents": tangents,
             }
             return ntt_loss(student, teacher, x, outputs, exchange=self.exchange, **options)
 
-        grads, terms = jax.grad(loss, has_aux=True)(state.params)
+        def gradient(tangents: Tangents) -> tuple[Any, Terms]:
+            return jax.grad(loss, has_aux=True)(state.params, tangents)
+
+        if self.recipe.active_from is None:
+            grads, terms = gradient(self.recipe.tangents)
+        else:
+            late = i >= round(self.recipe.active_from * self.plan.steps)
+            grads, terms = lax.cond(late, lambda: gradient("active"), lambda: gradient(self.recipe.tangents))
         if self.exchange:
             grads, terms = lax.pmean((grads, terms), self.exchange.axis)
         updates, optimizer = self.optimizer.update(grads, state.optimizer, state.params)
@@ -274,14 +295,22 @@ class Students:
         seen = LossSums(**terms._asdict(), gradient=optax.tree.norm(grads))
         return replace(state, params=params, optimizer=optimizer, sums=jax.tree.map(jnp.add, state.sums, seen))
 
-    def _new_mask(self, groups: list[list[LayerPath]], params: Any, kept: Any, counts: Array) -> tuple[Any, Array]:
-        """The mask of the largest magnitudes, and how many weights entered or left."""
+    def _new_mask(
+        self, groups: list[list[LayerPath]], params: Any, kept: Any, ranks: Any, counts: Array
+    ) -> tuple[Any, Array, Any]:
+        """The mask by the recipe's rule, how many weights entered or left, and the scores if they are averaged."""
         model = self.merged(params, kept)
         layers = masked_layers(model)
-        made = masks.keep_in_groups(scores.magnitude_scores(model), groups, list(counts))
+        rank = MASK_RULES[self.recipe.mask_rule]
+        found = rank(model, self.evaluation.shape[1:])
+        if ranks is not None:
+            momentum = self.recipe.mask_momentum
+            found = {path: momentum * ranks[path_name(path)] + (1 - momentum) * new for path, new in found.items()}
+            ranks = {path_name(path): score for path, score in found.items()}
+        made = masks.keep_in_groups(found, groups, list(counts))
         changed: Any = sum(jnp.sum(made[path] != layer.mask[...], dtype=jnp.int32) for path, layer in layers.items())
         set_masks(model, made)
-        return nnx.state(model, Mask), changed
+        return nnx.state(model, Mask), changed, ranks
 
     def _behavior(self, params: Any, kept: Any, x: Array) -> Behavior:
         model = self.merged(params, kept)

@@ -118,6 +118,21 @@ def ntk_sap_scores(model: nnx.Module, seen: tuple[int, ...], key: Array) -> Scor
     return {path: jnp.abs(value) for path, value in total.items()}
 
 
+def path_weights(model: nnx.Module, shape: tuple[int, ...]) -> Scores:
+    """For each place of a weight, pruned ones too, how much would pass through it from inputs to outputs.
+
+    A place counts if surviving weights lead from the inputs to its one end and from its other end to the outputs; else
+    it has 0. Taken at positive weights that average over what a unit is connected to, so that numbers stay of ordinary
+    size, and at positive biases, so that no unit is off.
+    """
+    work = _with_full_masks(_with_biases(model, 1.0))
+    averages = {}
+    for path, layer in masked_layers(model).items():
+        alive = layer.mask[...].astype(layer.kernel.dtype)
+        averages[path] = alive * (layer.kernel.shape[-1] / jnp.maximum(alive.sum(), 1))
+    return _gradient(_with_kernels(work, averages), passed_on, jnp.ones((1, *shape)))
+
+
 # What is differentiated.
 
 
@@ -134,6 +149,11 @@ def squared_logits(model: Any, images: Array) -> Array:
 def weighted_outputs(model: Any, inputs: Array, weights: Array) -> Array:
     """The outputs for one input, each times its weight."""
     return (model(inputs) * weights).sum()
+
+
+def passed_on(model: Any, inputs: Array) -> Array:
+    """What of the inputs themselves reaches the outputs: biases have no part in it."""
+    return jax.jvp(model, (inputs,), (inputs,))[1].sum()
 
 
 # How. The compiled functions take the model's structure as a static argument: the rounds of an iterative method share
@@ -185,10 +205,7 @@ def _hessian_gradient(graph: Any, params: Any, rest: Any, images: Array, labels:
 
 def _flow(model: nnx.Module, positive: Callable[[Array], Array], shape: tuple[int, ...], weights: Array) -> Scores:
     """k * dR/dk, with positive kernels k and no biases: R is the weighted sum of outputs for an input of ones."""
-    work = nnx.clone(model)
-    for _, module in nnx.iter_modules(work):
-        if isinstance(getattr(module, "bias", None), nnx.Param):
-            module.bias[...] = jnp.zeros_like(module.bias[...])  # type: ignore[attr-defined]
+    work = _with_biases(model, 0.0)
     kernels = {path: positive(layer.kernel[...]) for path, layer in masked_layers(work).items()}
     _with_kernels(work, kernels)
     gradient = _gradient(work, weighted_outputs, jnp.ones((1, *shape)), weights)
@@ -258,6 +275,15 @@ def _with_kernels(model: Any, kernels: Kernels) -> Any:
     for path, layer in masked_layers(model).items():
         layer.kernel[...] = kernels[path]
     return model
+
+
+def _with_biases(model: Any, value: float) -> Any:
+    """A copy whose biases are all the same."""
+    work = nnx.clone(model)
+    for _, module in nnx.iter_modules(work):
+        if isinstance(getattr(module, "bias", None), nnx.Param):
+            module.bias[...] = jnp.full_like(module.bias[...], value)  # type: ignore[attr-defined]
+    return work
 
 
 def _with_full_masks(model: Any) -> Any:

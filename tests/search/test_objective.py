@@ -109,3 +109,23 @@ def test_a_student_that_is_its_teacher_has_no_loss():
     loss, terms = objective.ntt_loss(teacher, objective.behavior(teacher, x), x, density=1, coefficients=coefficients)
     assert (loss, terms.target, terms.kernel) == (0, 0, 0)
     assert terms.decay > 0
+
+
+def test_the_divergence_of_the_students_softmax_by_hand():
+    student, teacher = jnp.log(jnp.array([[0.5, 0.5], [0.9, 0.1]])), jnp.log(jnp.array([[0.25, 0.75], [0.9, 0.1]]))
+    expected = (0.5 * np.log(0.5 / 0.25) + 0.5 * np.log(0.5 / 0.75)) / 2
+    np.testing.assert_allclose(objective.reverse_kl(student + 3.0, teacher - 1.0), expected, rtol=1e-12)
+
+
+def test_a_kernel_that_differs_by_a_factor_is_no_distance_when_normalized():
+    model = paper("lenet300", (3, 3, 1))
+    x = jax.random.normal(jax.random.key(0), (4, 3, 3, 1), jnp.float64)
+    seen = objective.behavior(model, x)
+    larger = seen._replace(kernel=3 * seen.kernel)
+    plain, normalized = (
+        objective.LossCoefficients(kernel_weight=1.0, weight_decay=0.0, normalize_kernels=flag)
+        for flag in (False, True)
+    )
+    of = lambda how: objective.ntt_loss(model, larger, x, density=1, coefficients=how)[1].kernel  # noqa: E731
+    np.testing.assert_allclose(of(plain), 4 * np.mean(np.square(seen.kernel)), rtol=1e-10)
+    np.testing.assert_allclose(of(normalized), 0, atol=1e-20)

@@ -61,6 +61,10 @@ def test_the_falls_by_hand(shape, middle):
         ({"fall_shape": "geometrical"}, "Did you mean 'geometric'"),
         ({"held_out": 1.0}, "held_out is 1.0"),
         ({"mask_every": 0}, "mask_every is 0"),
+        ({"mask_momentum": 1.5}, "mask_momentum is 1.5"),
+        ({"output_loss": "kl"}, "'squared', 'reverse_kl'"),
+        ({"normalize_kernels": "yes"}, "normalize_kernels"),
+        ({"active_from": 2.0}, "active_from is 2.0"),
     ],
 )
 def test_values_that_make_no_sense_are_refused(change, says):

@@ -1,0 +1,113 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from networks import paper
+
+import nttzoo
+from nttzoo.errors import UnknownName
+from nttzoo.nn import masked_layers, set_masks
+from nttzoo.search import SearchConfig, recipes, transfer
+from nttzoo.search.mask_rules import MASK_RULES
+from nttzoo.sparsity import masks, pruning, scores, uses
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+
+class Two(nnx.Module):
+    """2 inputs, 3 hidden units, 1 output."""
+
+    def __init__(self):
+        self.first = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+        self.second = nnx.Linear(3, 1, rngs=nnx.Rngs(0))
+
+    def __call__(self, x):
+        return self.second(nnx.relu(self.first(x)))
+
+
+def two_layers(first_mask, second_mask, first=None, second=None):
+    model = nttzoo.sparsify(Two())
+    model.first.kernel[...] = jnp.array(first or [[1.0, 2.0, 3.0], [4.0, 5.0, -6.0]], jnp.float32)
+    model.second.kernel[...] = jnp.array(second or [[1.0], [2.0], [3.0]], jnp.float32)
+    set_masks(model, {("first",): jnp.array(first_mask, bool), ("second",): jnp.array(second_mask, bool)})
+    return model
+
+
+def test_places_on_a_path_by_hand():
+    # Unit 0 has an input and no output, unit 1 both, unit 2 an output and no input.
+    model = two_layers([[1, 1, 0], [0, 0, 0]], [[0], [1], [1]])
+    used = {path[0]: np.asarray(score) > 0 for path, score in scores.path_weights(model, (2,)).items()}
+    # A weight into unit 1 or 2 would be on a path; so would one from unit 0 or 1 to the output.
+    np.testing.assert_array_equal(used["first"], [[0, 1, 1], [0, 1, 1]])
+    np.testing.assert_array_equal(used["second"], [[1], [1], [0]])
+
+
+def test_connected_ranks_by_magnitude_among_places_on_a_path():
+    model = two_layers([[1, 1, 0], [0, 0, 0]], [[0], [1], [1]])
+    ranked = MASK_RULES["connected"](model, (2,))[("first",)]
+    order = np.argsort(-np.asarray(ranked), axis=None)
+    # |w| = 6, 5, 3, 2 into units 1 and 2; then 4 and 1 into unit 0.
+    np.testing.assert_array_equal(order, [5, 4, 2, 1, 3, 0])
+
+
+def test_flow_by_hand():
+    model = two_layers([[1, 1, 0], [0, 1, 0]], [[0], [1], [0]])
+    found = MASK_RULES["flow"](model, (2,))
+    # Averages: 3 survivors for 3 units are weights of 1; 1 survivor for 1 output is a weight of 1. Unit 1 gets 2 from
+    # the inputs of ones, unit 0 gets 1.
+    np.testing.assert_allclose(found[("first",)], [[0, 2, 0], [0, 5, 0]])
+    np.testing.assert_allclose(found[("second",)], [[1], [4], [0]])
+
+
+@pytest.mark.parametrize("name", ["lenet300", "lenet5"])
+@pytest.mark.parametrize("density", [0.02, 0.1])
+def test_survivors_on_a_path_are_those_that_are_not_dead(name, density):
+    shape = {"lenet300": (6, 6, 1), "lenet5": (16, 16, 1)}[name]
+    model = pruning.prune(paper(name, shape), "random", density=density, key=1)
+    used, alive = scores.path_weights(model, shape), uses.weights_on_paths(model, shape)
+    for path, layer in masked_layers(model).items():
+        np.testing.assert_array_equal((used[path] > 0) & layer.mask[...], alive[path])
+    assert any((~alive[path] & layer.mask[...]).any() for path, layer in masked_layers(model).items()), "some are dead"
+
+
+def search(**change):
+    recipe = recipes.Recipe(
+        name="mine", epochs=2, batch_size=8, learning_rate=1e-3, kernel_weight=1e-3, weight_decay=0.0, mask_every=5
+    )
+    config = SearchConfig(densities=(0.05,), recipe=recipe.change(**change))
+    images = np.random.default_rng(0).normal(size=(200, 6, 6, 1)).astype(np.float32)
+    return transfer(paper("lenet300", (6, 6, 1)), images, config, progress=False).students[0]
+
+
+def dead(student):
+    alive = uses.weights_on_paths(student.model, (6, 6, 1))
+    return sum(int((layer.mask[...] & ~alive[path]).sum()) for path, layer in masked_layers(student.model).items())
+
+
+def test_a_search_by_connected_leaves_fewer_dead_weights():
+    assert dead(search(mask_rule="connected")) < dead(search()) / 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"mask_momentum": 0.9}, {"output_loss": "reverse_kl"}, {"normalize_kernels": True}, {"active_from": 0.5}],
+    ids=lambda change: next(iter(change)),
+)
+def test_each_variant_searches_at_the_same_density_and_differs(change):
+    plain, varied = search(), search(**change)
+    counts = [masks.density_report(student.model).total.kept for student in (plain, varied)]
+    assert counts[0] == counts[1]
+    assert varied.kernel_after != plain.kernel_after
+    assert varied.target_after < varied.target_before
+
+
+def test_active_from_the_start_is_active_and_from_the_end_is_all():
+    late, active = search(active_from=0.0), search(tangents="active")
+    for ours, theirs in zip(*(jax.tree.leaves(nnx.state(one.model, nnx.Param)) for one in (late, active)), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_unknown_rules_list_what_there_is():
+    with pytest.raises(UnknownName, match=r"no mask rule 'conected'\. Did you mean 'connected'"):
+        recipes.find("ntt", "lenet300", "mnist").change(mask_rule="conected")
