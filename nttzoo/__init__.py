@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from nttzoo.codegen import export_c as export_c
     from nttzoo.codegen.training import compile_training as compile_training
     from nttzoo.codegen.training import export_training_c as export_training_c
+    from nttzoo.codegen.wasm import export_training_wasm as export_training_wasm
+    from nttzoo.codegen.wasm import export_wasm as export_wasm
     from nttzoo.export import export_onnx as export_onnx
     from nttzoo.nn import densify as densify
     from nttzoo.nn import sparsify as sparsify
@@ -73,6 +75,8 @@ _NAMES = {
     "compile": "codegen",
     "compile_training": "codegen.training",
     "export_training_c": "codegen.training",
+    "export_wasm": "codegen.wasm",
+    "export_training_wasm": "codegen.wasm",
 }
 
 __all__ = ["__version__", *_NAMES, *_MODULES]

@@ -226,26 +226,32 @@ def load_check(options: argparse.Namespace) -> None:
 
 
 def export(options: argparse.Namespace) -> None:
-    """Writes a network as an ONNX or a C file."""
+    """Writes a network as an ONNX file, as C or as WebAssembly."""
     from nttzoo import codegen, export, zoo
 
     published = options.name in zoo.list_models()
     model = options.name if published or not Path(options.name).exists() else Path(options.name)
     chosen = {key: value for key in ("opset", "layout", "batch") if (value := getattr(options, key)) is not None}
-    if options.format == "c" or (options.format is None and options.out.endswith(".c")):
+    suffix = Path(options.out).suffix
+    kind = options.format or {".c": "c", ".wasm": "wasm"}.get(suffix, "onnx")
+    if kind in ("c", "wasm"):
         if chosen or options.dense:
             given = ", ".join(f"--{key}" for key in (*chosen, *(["dense"] if options.dense else [])))
             raise OptionError(f"{given}: of ONNX only. C takes images as the network does, one by one or many.")
         if options.training:
-            from nttzoo.codegen.training import export_training_c
+            from nttzoo.codegen import training, wasm
 
-            network = zoo.load(model, weights=options.weights or "init")
-            print(export_training_c(network, options.out))
+            write = training.export_training_c if kind == "c" else wasm.export_training_wasm
+            print(write(zoo.load(model, weights=options.weights or "init"), options.out))
+        elif kind == "wasm":
+            from nttzoo.codegen import wasm
+
+            print(wasm.export_wasm(model, options.out, weights=options.weights or "trained"))
         else:
             print(codegen.export_c(model, options.out, weights=options.weights or "trained"))
         return
     if options.training:
-        raise OptionError("--training writes C: name a FILE that ends in .c.")
+        raise OptionError("--training writes C or WebAssembly: name a FILE that ends in .c or .wasm.")
     if options.batch and options.batch.isdecimal():
         chosen["batch"] = int(options.batch)
     print(

@@ -102,12 +102,22 @@ def make_parser() -> argparse.ArgumentParser:
     loads.add_argument("--json", action="store_true", help="print JSON instead of a table")
     loads.add_argument("--out", metavar="FILE", help="write the figures as JSON")
 
-    export = _command(commands, "export", does.export, "write a network for other runtimes: ONNX, or plain C")
-    export.add_argument("name", metavar="NAME", help="a published network, a student's folder, or (to C) an ONNX file")
-    export.add_argument("out", metavar="FILE", help="such as model.onnx, or model.c (its header goes beside it)")
-    export.add_argument("--format", choices=["onnx", "c"], help="(default: c for a FILE that ends in .c, else onnx)")
+    export = _command(
+        commands, "export", does.export, "write a network for other runtimes: ONNX, plain C, or WebAssembly"
+    )
+    export.add_argument(
+        "name", metavar="NAME", help="a published network, a student's folder, or (to C and wasm) an ONNX file"
+    )
+    export.add_argument(
+        "out",
+        metavar="FILE",
+        help="such as model.onnx, model.c (its header goes beside it) or model.wasm (with model.js)",
+    )
+    export.add_argument("--format", choices=["onnx", "c", "wasm"], help="(default: by the end of FILE, else onnx)")
     export.add_argument("--weights", help="trained or init (default: trained; with --training: init)")
-    export.add_argument("--training", action="store_true", help="C only: the training step, so that a device can learn")
+    export.add_argument(
+        "--training", action="store_true", help="C and wasm only: the training step, so that a device or page can learn"
+    )
     export.add_argument(
         "--dense", action="store_true", help="store zeros too, for runtimes that cannot read sparse ones"
     )

@@ -167,6 +167,19 @@ def to_source(
     return source_of(_graph(model, weights, input_shape)[0], name)
 
 
+def described_source(
+    model: Model,
+    *,
+    name: str | None = None,
+    weights: zoo.Weights = "trained",
+    input_shape: tuple[int, ...] | None = None,
+) -> tuple[Source, tuple[int, ...], InputSpec | None]:
+    """(C source, shape of one input, what inputs need, if that is known)."""
+    proto, _ = _graph(model, weights, input_shape)
+    source, shape = source_of(proto, name)
+    return source, shape, _input_spec(proto, shape)
+
+
 def source_of(
     proto: onnx.ModelProto, name: str | None = None, choices: Choices | None = None
 ) -> tuple[Source, tuple[int, ...]]:

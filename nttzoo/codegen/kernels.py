@@ -53,7 +53,7 @@ PREAMBLE = """\
 #define LANES 16
 #elif defined(__GNUC__) && defined(__AVX__)
 #define LANES 8
-#elif defined(__GNUC__) && (defined(__SSE2__) || defined(__ARM_NEON))
+#elif defined(__GNUC__) && (defined(__SSE2__) || defined(__ARM_NEON) || defined(__wasm_simd128__))
 #define LANES 4
 #else
 #define LANES 1
