@@ -9,8 +9,9 @@ from nttzoo._util import provenance
 from nttzoo.experiments.cases import Case
 from nttzoo.search.config import Plan
 
-# Seconds per epoch of training (results/compare), and per step and output of a search (results/bench_search.json).
-EPOCH = {"lenet300": 1.0, "lenet5": 30.0, "conv4": 115.0}
+# Seconds per epoch of 60,000 images: some for every network, and some times the density (results/bench_train.json).
+EPOCH = {"lenet300": (0.1, 1.0), "lenet5": (0.3, 10.0), "conv4": (3.0, 190.0)}
+# Seconds per step and output of a search (results/bench_search.json).
 STEP = {"lenet300": 0.00044, "lenet5": 0.04, "conv4": 0.41}
 OUTPUTS = 10
 IMAGES = {"mnist": 60_000, "fashion_mnist": 60_000, "cifar10": 50_000, "svhn": 73_257, "mnist5k": 5_000}
@@ -45,7 +46,8 @@ class Estimates:
     def _plain(self, case: Case, student: bool) -> float:
         epoch = next((statistics.median(self.epochs[kind]) for kind in self._kinds(case) if kind in self.epochs), None)
         if epoch is None:
-            epoch = EPOCH.get(case.model, 60.0) * IMAGES.get(case.data, 60_000) / 60_000
+            same, dense = EPOCH.get(case.model, (5.0, 60.0))
+            epoch = (same + dense * case.density) * IMAGES.get(case.data, 60_000) / 60_000
         training = case.training.epochs * epoch
         return training if student or not case.searched else training + _search_seconds(case)
 

@@ -36,6 +36,13 @@ METHODS = {
     "magnitude": "magnitude",
     "snip": "SNIP",
     "logit_snip": "Logit-SNIP",
+    "erk": "ERK, random",
+    "synflow": "SynFlow",
+    "px": "PX",
+    "ntk_sap": "NTK-SAP",
+    "iterative_snip": "iterative SNIP",
+    "force": "FORCE",
+    "grasp": "GraSP",
     "dense": "dense",
 }
 

@@ -20,6 +20,8 @@ from nttzoo.training import TrainConfig
 BUDGETS = ("paper", "cpu", "smoke")
 BASELINES = ("random", "scaled_random", "snip", "logit_snip")
 FIVE = ("ntt", *BASELINES)
+SEARCHES = ("ntt", "gradual", "ntt+")
+FIELD = (*BASELINES, "magnitude", "erk", "synflow", "px", "ntk_sap", "iterative_snip", "force", "grasp")
 MNISTS = ("mnist", "fashion_mnist")
 DENSITIES = (0.01, 0.02, 0.03, 0.05, 0.1)
 
@@ -29,6 +31,17 @@ CPU_SEARCH: dict[str, dict[str, Any]] = {
     "lenet5": {"epochs": 5, "outputs": 2},
     "conv4": {"epochs": 1, "outputs": 1},
 }
+# What was tried to better the paper's method: each alone, and beside what helps most.
+VARIANTS: list[dict[str, Any]] = [
+    {"mask_rule": "connected"},
+    {"mask_rule": "flow"},
+    {"mask_momentum": 0.5},
+    {"output_loss": "reverse_kl"},
+    {"normalize_kernels": True},
+    {"active_from": 0.6},
+    {"tangents": "active"},
+    {"start_method": "synflow"},
+]
 SMOKE_SEARCH = {"epochs": 1, "mask_every": 20}
 
 
@@ -168,6 +181,55 @@ def controls(budget: str) -> list[Case]:
     ]
 
 
+def field(budget: str) -> list[Case]:
+    """Pruning before training, method by method: lenet300 on both MNISTs, Conv-4 on CIFAR-10; no dropout."""
+    every, schemes = (*SEARCHES, *FIELD), ("layerwise", "global")
+    if budget == "smoke":
+        return _smoke(every, (0.05,), schemes)
+    plain = [training(30, dropout=False)]
+    seeds = {"seeds": (0, 1, 2)}
+    if budget == "paper":
+        return [
+            *cases("lenet300", MNISTS, (0.01, 0.02, 0.05), schemes, every, plain, **seeds),
+            *cases("conv4", ["cifar10"], (0.01, 0.03), schemes, every, plain, **seeds),
+        ]
+    conv4: dict[str, Any] = {"change": CPU_SEARCH["conv4"]}
+    short: dict[str, Any] = {"change": {"epochs": 5}}
+    return [
+        *cases("lenet300", MNISTS, (0.01, 0.02, 0.05), schemes, every, plain, **short),
+        *cases("lenet300", MNISTS, [0.01], schemes, every, plain, **short, seeds=(1, 2)),
+        *cases("conv4", ["cifar10"], [0.01], ["layerwise"], every, plain, **conv4),
+        *cases("conv4", ["cifar10"], [0.03], ["layerwise"], every, plain, **conv4),
+        *cases("conv4", ["cifar10"], (0.01, 0.03), ["global"], every, plain, **conv4),
+    ]
+
+
+def ablation(budget: str) -> list[Case]:
+    """What betters NTT at 1 % layerwise: each variant of the search alone, and in place of a part of NTT+."""
+    options: dict[str, Any] = {"seeds": (0, 1, 2)}
+    if budget == "smoke":
+        tasks: list[tuple[str, str, dict[str, Any]]] = [("lenet300", "mnist5k", SMOKE_SEARCH)]
+        options, how, variants = {}, [training(1)], VARIANTS[:2]
+    else:
+        short = {"epochs": 5} if budget == "cpu" else {}
+        tasks = [("lenet300", data, short) for data in MNISTS]
+        how, variants = [training(30, dropout=False)], VARIANTS
+    made: list[Case] = []
+    for model, data, budgeted in tasks:
+        made += cases(model, [data], [0.01], ["layerwise"], SEARCHES, how, change=budgeted, **options)
+        for method, change in product(("ntt", "ntt+"), variants):
+            if recipes.VARIANTS[method].items() >= change.items():
+                continue
+            made += cases(model, [data], [0.01], ["layerwise"], [method], how, change=budgeted | change, **options)
+    if budget == "cpu":
+        conv4 = CPU_SEARCH["conv4"]
+        plain = [training(60, dropout=False)]
+        made += cases("conv4", ["cifar10"], [0.01], ["layerwise"], SEARCHES, plain, change=conv4)
+        made += cases("conv4", ["cifar10"], [0.01], ["layerwise"], ["ntt"], plain, change=conv4 | VARIANTS[0])
+        made += cases("conv4", ["cifar10"], [0.01], ["layerwise"], ["ntt", "ntt+"], plain, change=conv4, seeds=(1, 2))
+    return made
+
+
 def _smoke(
     methods: Sequence[str],
     densities: Sequence[float],
@@ -189,6 +251,8 @@ EXPERIMENTS: dict[str, Callable[[str], list[Case]]] = {
     "controls": controls,
     "density": density,
     "table2": table2,
+    "ablation": ablation,
+    "field": field,
 }
 
 

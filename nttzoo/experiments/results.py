@@ -11,6 +11,8 @@ from typing import Any
 from nttzoo._util import provenance
 from nttzoo.errors import RunError
 
+BUDGET = ("epochs", "outputs", "mask_every")  # values of a recipe that say how much a search may cost
+
 
 @dataclass(frozen=True)
 class Result:
@@ -30,6 +32,11 @@ class Result:
     def epochs(self) -> int:
         """Of training."""
         return self.training["epochs"]
+
+    @property
+    def variant(self) -> dict[str, Any]:
+        """What the search does differently from its recipe, apart from its length."""
+        return {key: value for key, value in self.content["case"]["change"].items() if key not in BUDGET}
 
     @property
     def dropout(self) -> bool:
