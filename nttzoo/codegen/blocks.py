@@ -12,7 +12,7 @@ import numpy as np
 from nttzoo.codegen.plan import INPUT, DenseLinearStep, ElementwiseStep, Plan, SparseLinearStep, Step
 
 if TYPE_CHECKING:
-    from nttzoo.codegen.emit import Writer
+    from nttzoo.codegen.writer import Writer
 
 BLOCK = 64
 FEWEST = 8  # a smaller rest is done one by one

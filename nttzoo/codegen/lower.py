@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from nttzoo.codegen.addresses import find_runs, plane_addresses, pooling_of, row_length, tile_rows
 from nttzoo.codegen.choices import Choices
 from nttzoo.codegen.ir import (
     Binary,
@@ -18,7 +19,6 @@ from nttzoo.codegen.ir import (
     Linear,
     Map,
     Op,
-    Pair,
     Pool,
     Product,
     Program,
@@ -37,7 +37,6 @@ from nttzoo.codegen.plan import (
     GroupNormStep,
     MatmulStep,
     Plan,
-    Pooling,
     PoolStep,
     SoftmaxStep,
     SparseConvStep,
@@ -46,10 +45,6 @@ from nttzoo.codegen.plan import (
     Tensor,
     place,
 )
-
-TILE_FROM_BYTES = 128 * 1024
-TILE_FROM_WORK = 16
-TILE = 50  # floats: with the rest of a row about four of the widest vectors
 
 
 def lower(program: Program, needed: dict[str, np.ndarray], choices: Choices) -> Plan:
@@ -128,12 +123,12 @@ class _Lowering:
         out, out_row, stride = (height, width), row, height * row + SLACK
         pooling, scratch = None, None
         if op.pool:
-            pooling = _pooling(op.pool, (height, width), row, self.program.shapes[op.output][1:])
+            pooling = pooling_of(op.pool, (height, width), row, self.program.shapes[op.output][1:])
             out, out_row, stride = pooling.out, pooling.out[1], pooling.out[0] * pooling.out[1]
         work = sum(len(offsets) for _, offsets, _ in planes) / max(len(planes), 1)
         tile = height
         if self.choices.tile:
-            tile = _tile_rows((height, width), row, self.buffers[place].size, work, pooling)
+            tile = tile_rows((height, width), row, self.buffers[place].size, work, pooling)
         if pooling:
             scratch = self.new_buffer(f"{op.name}.plane", tile * row)
         buffer = self.new_buffer(op.output, len(kept) * stride)
@@ -141,7 +136,7 @@ class _Lowering:
             op.name, [place], buffer, op.after, planes, (height, width), row, tile, stride, pooling, scratch=scratch
         )
         self.steps.append(step)
-        return Tensor(buffer, _plane_addresses(len(op.weight), kept, stride, out_row, out))
+        return Tensor(buffer, plane_addresses(len(op.weight), kept, stride, out_row, out))
 
     def planes_for(self, op: Conv, source: Tensor, size: tuple[int, ...]) -> tuple[str, np.ndarray, int]:
         """(buffer, where the plane of each channel and phase of the strides starts [c, sy, sx], row length).
@@ -150,7 +145,7 @@ class _Lowering:
         columns that a stride visits together side by side.
         """
         if not any(op.pads) and op.strides == (1, 1) and source.buffer != INPUT:
-            row = _row_length(source.address)
+            row = row_length(source.address)
             if row is not None:
                 return source.buffer, source.address[:, :1, :1], row
         (sy, sx), (top, left, bottom, right) = op.strides, op.pads
@@ -169,22 +164,22 @@ class _Lowering:
         return buffer, starts, row
 
     def pool(self, op: Pool, source: Tensor) -> Tensor:
-        row = _row_length(source.address)
+        row = row_length(source.address)
         address, buffer = source.address, source.buffer
         channels, height, width = address.shape
         kept = self.kept(op.output)
         if row is None:
             row = width
             buffer = self.new_buffer(f"{op.inputs[0]}.planes", len(kept) * height * width)
-            planes = _plane_addresses(channels, kept, height * width, width, (height, width))
+            planes = plane_addresses(channels, kept, height * width, width, (height, width))
             runs = find_runs([address[kept].ravel(), planes[kept].ravel()])
             self.steps.append(ElementwiseStep(f"{op.name}.planes", [source.buffer], buffer, [], runs, False))
             address = planes
-        pooling = _pooling(op, (height, width), row, self.program.shapes[op.output][1:])
+        pooling = pooling_of(op, (height, width), row, self.program.shapes[op.output][1:])
         stride = pooling.out[0] * pooling.out[1]
         out = self.new_buffer(op.output, len(kept) * stride)
         self.steps.append(PoolStep(op.name, [buffer], out, op.after, address[kept, 0, 0], pooling))
-        return Tensor(out, _plane_addresses(channels, kept, stride, pooling.out[1], pooling.out))
+        return Tensor(out, plane_addresses(channels, kept, stride, pooling.out[1], pooling.out))
 
     # Everything else.
 
@@ -303,60 +298,3 @@ class _Lowering:
                     buffer = self.buffers[name]
                     buffer.first, buffer.last = min(buffer.first, index), max(buffer.last, index)
         return place(list(self.buffers.values()))
-
-
-def _tile_rows(size: Pair, row: int, input_floats: int, work: float, pooling: Pooling | None) -> int:
-    """How many rows of all output planes to make at a time.
-
-    All, unless the input is far larger than the nearest cache and each of its floats is read often (`work`: weights of
-    an output plane): Conv-4's second layer gains a quarter at 5 %, but loses as much at 1 %.
-    """
-    height, width = size
-    pooled = pooling is not None
-    if 4 * input_floats < TILE_FROM_BYTES or work < TILE_FROM_WORK or (pooling is not None and not pooling.is_2x2):
-        return height
-    rows = 2 if pooled else 1
-    while rows < height and (rows - 1) * row + width < TILE:
-        rows += 2 if pooled else 1
-    return min(rows, height)
-
-
-def _pooling(op: Pool, size: Pair, row: int, out: tuple[int, ...]) -> Pooling:
-    pads = (op.pads[0], op.pads[1])
-    return Pooling(op.kind, size, row, (out[0], out[1]), op.window, op.strides, pads, op.count_pads)
-
-
-def _plane_addresses(channels: int, kept: np.ndarray, stride: int, row: int, size: Pair) -> np.ndarray:
-    """Addresses [c, h, w] of planes of which only some are kept, one behind the other."""
-    address = np.full((channels, *size), -1)
-    plane = np.arange(size[0])[:, None] * row + np.arange(size[1])
-    address[kept] = np.arange(len(kept))[:, None, None] * stride + plane
-    return address
-
-
-def _row_length(address: np.ndarray) -> int | None:
-    """How far apart the rows of all kept planes are, if their columns are neighbors; else None."""
-    planes = address[(address >= 0).all((1, 2))]
-    if not len(planes) or (address >= 0).any((1, 2)).sum() != len(planes):
-        return None
-    _, height, width = planes.shape
-    row = int(planes[0, 1, 0] - planes[0, 0, 0]) if height > 1 else width
-    expected = planes[:, :1, :1] + np.arange(height)[:, None] * row + np.arange(width)
-    return row if row >= width and np.array_equal(planes, expected) else None
-
-
-def find_runs(addresses: list[np.ndarray]) -> np.ndarray:
-    """Splits parallel lists of addresses into runs in which each has a constant step: [(start, step) ..., length]."""
-    stacked = np.stack(addresses)
-    count = stacked.shape[1]
-    steps = np.diff(stacked, axis=1)
-    changes = np.flatnonzero((steps[:, 1:] != steps[:, :-1]).any(0)) + 1
-    runs = []
-    begin = 0
-    while begin < count:
-        later = np.searchsorted(changes, begin, side="right")
-        end = int(changes[later]) + 1 if later < len(changes) else count
-        step = steps[:, begin] if end - begin > 1 else np.ones(len(stacked), int)
-        runs.append([*np.stack([stacked[:, begin], step], 1).ravel(), end - begin])
-        begin = end
-    return np.array(runs, int).reshape(len(runs), 2 * len(stacked) + 1)

@@ -102,7 +102,7 @@ class PoolStep(Step):
 
 @dataclass
 class ElementwiseStep(Step):
-    """One input or two combined, element by element, in runs of constant steps (see `find_runs`)."""
+    """One input or two combined, element by element, in runs of constant steps (see `addresses.find_runs`)."""
 
     runs: np.ndarray
     zeroed: bool  # the buffer starts as zeros

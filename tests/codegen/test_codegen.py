@@ -21,7 +21,7 @@ from onnx_graphs import Graph, check, to_source
 
 import nttzoo
 from nttzoo import architectures, cli, codegen, data, errors, zoo
-from nttzoo.codegen import build, frontend, lower, optimize
+from nttzoo.codegen import addresses, build, frontend, lower, optimize
 from nttzoo.sparsity import pruning
 
 STRICT = ["-Wall", "-Wextra", "-pedantic", "-Werror", "-O1"]
@@ -62,7 +62,7 @@ def test_convolutions(cache, size, window, strides, dilations, pads, groups, den
     with pytest.MonkeyPatch.context() as patch:
         if tiled:
             for name, value in {"TILE_FROM_BYTES": 0, "TILE_FROM_WORK": 0, "TILE": 6}.items():
-                patch.setattr(lower, name, value)
+                patch.setattr(addresses, name, value)
         check(graph.proto(), cache)
 
 
@@ -146,8 +146,8 @@ def test_a_residual_network(cache):
 @pytest.mark.parametrize("choice", [field.name for field in dataclasses.fields(codegen.Choices)])
 def test_answers_are_the_same_whatever_is_done_for_speed(cache, choice, monkeypatch):
     choices = codegen.Choices(**{choice: False})
-    monkeypatch.setattr(lower, "TILE_FROM_BYTES", 0)
-    monkeypatch.setattr(lower, "TILE_FROM_WORK", 0)
+    monkeypatch.setattr(addresses, "TILE_FROM_BYTES", 0)
+    monkeypatch.setattr(addresses, "TILE_FROM_WORK", 0)
     texts = []
     for proto in (residual().proto(), linear_network().proto()):
         check(proto, cache, choices=choices)
@@ -268,10 +268,10 @@ def test_the_arena_is_shared():
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=30))
-def test_runs_are_the_addresses(addresses):
-    lists = np.array(addresses, int).reshape(-1, 2).T
-    rebuilt = [(a + i * da, b + i * db) for a, da, b, db, n in lower.find_runs(list(lists)) for i in range(n)]
-    assert rebuilt == addresses
+def test_runs_are_the_addresses(pairs):
+    lists = np.array(pairs, int).reshape(-1, 2).T
+    rebuilt = [(a + i * da, b + i * db) for a, da, b, db, n in addresses.find_runs(list(lists)) for i in range(n)]
+    assert rebuilt == pairs
 
 
 # The text.
@@ -344,7 +344,7 @@ def two_readers():
 def test_sanitizers_find_nothing(make, tile, tmp_path, monkeypatch):
     if tile:
         for name, value in {"TILE_FROM_BYTES": 0, "TILE_FROM_WORK": 0, "TILE": 6}.items():
-            monkeypatch.setattr(lower, name, value)
+            monkeypatch.setattr(addresses, name, value)
     source, shape = to_source(make().proto())
     build.write(source, tmp_path)
     (tmp_path / "main.c").write_text(MAIN)

@@ -278,7 +278,7 @@ SCORE = lambda model, batch, key: {("first",): jnp.ones((6, 5)), ("second",): jn
         (Method(lambda *a: SCORE(*a) | {("first",): jnp.ones((1, 5))}, needs="nothing"), {}, ModelError),
         (Method(lambda *a: SCORE(*a) | {("second",): jnp.full((5, 4), jnp.nan)}, needs="nothing"), {}, ModelError),
         (Method(SCORE, needs="images"), {}, OptionError),
-        (Method(SCORE, needs="nothing", even=True), {}, OptionError),
+        (Method(SCORE, needs="nothing", uniform=True), {}, OptionError),
     ],
 )
 def test_whatever_is_refused_leaves_the_model_as_it_was(method, options, error):

@@ -11,7 +11,7 @@ import onnx
 from nttzoo.codegen.functions import Function
 from nttzoo.codegen.ir import Binary
 from nttzoo.codegen.operators.elementwise import LIMITS
-from nttzoo.codegen.operators.views import join, without_batch
+from nttzoo.codegen.operators.joining import join, without_batch
 from nttzoo.codegen.reader import READERS, Batch, Reader, called
 from nttzoo.errors import ExportError
 

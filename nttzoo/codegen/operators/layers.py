@@ -10,7 +10,7 @@ import onnx
 
 from nttzoo.codegen.ir import Conv, Linear, Product
 from nttzoo.codegen.operators import windows
-from nttzoo.codegen.operators.views import join
+from nttzoo.codegen.operators.joining import join
 from nttzoo.codegen.reader import READERS, Reader, called
 from nttzoo.errors import ExportError
 

@@ -11,7 +11,8 @@ import onnx
 from nttzoo.codegen.functions import Function
 from nttzoo.codegen.ir import Pool
 from nttzoo.codegen.operators import windows
-from nttzoo.codegen.operators.views import axes_of, join
+from nttzoo.codegen.operators.joining import join
+from nttzoo.codegen.operators.shapes import axes_of
 from nttzoo.codegen.reader import READERS, Reader, called
 from nttzoo.errors import ExportError
 

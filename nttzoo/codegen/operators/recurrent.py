@@ -12,8 +12,8 @@ import onnx
 
 from nttzoo.codegen.functions import Function
 from nttzoo.codegen.ir import Binary, Linear
+from nttzoo.codegen.operators.joining import join
 from nttzoo.codegen.operators.layers import linear
-from nttzoo.codegen.operators.views import join
 from nttzoo.codegen.reader import READERS, Batch, Reader, called
 from nttzoo.errors import ExportError
 
