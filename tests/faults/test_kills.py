@@ -40,7 +40,7 @@ def loaded(folder):
 @pytest.mark.parametrize("can_swap", [True, False])
 def test_training_over_older_weights(tmp_path, monkeypatch, can_swap):
     if not can_swap:
-        monkeypatch.setattr(files, "_swap", lambda one, other: False)
+        monkeypatch.setattr(files.folders, "_swap", lambda one, other: False)
     saved(tmp_path / "count", 1)
     total = events_of(lambda: saved(tmp_path / "count", 2), tmp_path)
     assert total >= 8

@@ -25,7 +25,7 @@ def test_a_folder_is_whole_and_nothing_else_is_left(folder):
 @pytest.mark.parametrize("can_swap", [True, False])
 def test_a_folder_is_replaced_as_a_whole(folder, monkeypatch, can_swap):
     if not can_swap:
-        monkeypatch.setattr(files, "_swap", lambda one, other: False)
+        monkeypatch.setattr(files.folders, "_swap", lambda one, other: False)
     with files.new_folder(folder) as part:
         (part / "c").write_text("second")
         assert (folder / "a").exists(), "the old one is there until the new one is whole"
@@ -47,7 +47,7 @@ def test_an_error_leaves_the_old_folder(folder):
 
 
 def test_a_switch_in_two_steps_that_was_cut_off_is_undone(folder, monkeypatch):
-    monkeypatch.setattr(files, "_swap", lambda one, other: False)
+    monkeypatch.setattr(files.folders, "_swap", lambda one, other: False)
     real = os.rename
 
     def killed(source, target):
