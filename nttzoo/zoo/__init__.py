@@ -1,21 +1,10 @@
 """The published networks: find them by name, check them, load them."""
 
-from nttzoo.zoo.index import (
-    FORMAT,
-    Entry,
-    LoadCheck,
-    Weights,
-    check,
-    files_of,
-    homes,
-    info,
-    list_models,
-    load,
-    load_check,
-    onnx_file,
-    read_index,
-    verify,
-)
+from nttzoo.zoo.checking import check, files_of
+from nttzoo.zoo.entries import Entry, info
+from nttzoo.zoo.index import FORMAT, homes, list_models, read_index
+from nttzoo.zoo.loading import Weights, load, onnx_file
+from nttzoo.zoo.verification import LoadCheck, load_check, verify
 
 __all__ = [
     "FORMAT",

@@ -1,4 +1,4 @@
-"""The published networks: find them by name, check them, load them.
+"""The published networks: where they are, and finding them by name.
 
 An entry is two folders, `models/<name>/` for people and `checkpoints/<name>/` for machines, and a manifest with the
 size and SHA-256 of every file of both; the index, `models/index.json`, holds the manifests' hashes. Nothing of an
@@ -8,83 +8,26 @@ entry is opened before all of it has been checked. Entries come with the package
 from __future__ import annotations
 
 import fnmatch
-import hashlib
 import os
-import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-import jax.numpy as jnp
-from flax import nnx
-
-from nttzoo import architectures
-from nttzoo._util import console, files, schema
-from nttzoo._util.deprecation import renamed_attribute
+from nttzoo._util import files, schema
 from nttzoo.architectures import ARCHITECTURES
 from nttzoo.data import SOURCES
-from nttzoo.errors import FileError, OptionError, RunError, UnknownName, ZooError
+from nttzoo.errors import FileError, UnknownName, ZooError
 from nttzoo.sparsity.density import check_density
 from nttzoo.sparsity.schemes import SCHEMES
 from nttzoo.zoo import changes
 
 FORMAT = 1
-Weights = Literal["init", "trained"]
-UNKNOWN_LIMIT = 2**32  # bytes of a file of an architecture that is not registered
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A published network. `metrics` is all that is known of it, as in its metrics.json."""
-
-    name: str
-    architecture: str
-    dataset: str
-    density: float
-    scheme: str
-    recipe: dict[str, Any]
-    seed: int
-    layers: tuple[dict[str, Any], ...]  # name, size and kept weights of each
-    speedup: dict[str, Any]
-    license: str  # of the training data
-    command: str
-    size: int  # bytes of all its files
-    metrics: dict[str, Any]
-
-    licence = renamed_attribute("licence", "license")
-
-    def __repr__(self) -> str:
-        rows = {
-            "architecture": self.architecture,
-            "data": self.dataset,
-            "density": f"{self.density:.2%}, {self.scheme}",
-            "method": f"{self.recipe['name']}, seed {self.seed}",
-            "test accuracy": f"{self.metrics['chosen']['test_accuracy']:.2%} after {self.train_epochs} epochs",
-            "theoretical speedup": f"{self.speedup['theoretical']:.1f}x",
-            "size": f"{self.size / 1000:.0f} kB",
-            "license of the data": self.license,
-        }
-        layers = [(layer["name"], layer["size"], layer["kept"]) for layer in self.layers]
-        shown = console.table("", ("layer", "weights", "kept"), layers)
-        return f"{console.table(self.name, ('', ''), rows.items())}\n{shown}"
-
-    @property
-    def train_epochs(self) -> int:
-        """Epochs of supervised training behind the "trained" weights."""
-        return self.metrics["train"]["epochs"]
-
-    def summary(self) -> dict[str, Any]:
-        """What one would choose it by."""
-        about = {key: getattr(self, key) for key in ("name", "architecture", "dataset", "density", "scheme")}
-        about |= {"method": self.recipe["name"], "test_accuracy": self.metrics["chosen"]["test_accuracy"]}
-        about |= {"search_epochs": self.recipe["epochs"], "train_epochs": self.train_epochs}
-        return {**about, "theoretical_speedup": self.speedup["theoretical"], "bytes": self.size}
-
-
-@dataclass(frozen=True)
-class _Place:
+class Place:
     """Where an entry lies, and what its files must be."""
 
     home: Path
@@ -93,10 +36,12 @@ class _Place:
 
     @property
     def folders(self) -> tuple[Path, Path]:
+        """The entry's folders in models/ and checkpoints/."""
         return self.home / "models" / self.name, self.home / "checkpoints" / self.name
 
     @property
     def manifest(self) -> Path:
+        """The entry's manifest."""
         return self.home / "checkpoints" / self.name / "manifest.json"
 
     @property
@@ -120,14 +65,14 @@ def homes() -> list[Path]:
     return [own, extra]
 
 
-def _places(only: Path | None = None) -> dict[str, _Place]:
+def all_places(only: Path | None = None) -> dict[str, Place]:
     """The entries of all homes, or of one, by name; one's own go before the package's of the same name."""
     found = {}
     for home in [only] if only else homes():
         changes.settle(home)
         if os.path.lexists(home / "models" / "index.json"):
             for name, entry in read_index(home).items():
-                found[name] = _Place(home, name, entry)
+                found[name] = Place(home, name, entry)
     return found
 
 
@@ -164,7 +109,7 @@ def list_models(
     Example:
       >>> nttzoo.list_models("lenet300", "mnist", density=0.01)
     """
-    places = _places()
+    places = all_places()
     if dataset is not None:
         SOURCES[dataset]
     if scheme is not None:
@@ -188,221 +133,24 @@ def is_folder(name: str | os.PathLike[str]) -> bool:
     """Whether this is a folder with a model or a search, and not the name of a published network."""
     if not isinstance(name, str):
         return True
-    return name not in _places() and any((Path(name) / part).exists() for part in ("model.json", "students"))
+    return name not in all_places() and any((Path(name) / part).exists() for part in ("model.json", "students"))
 
 
-def _find(name: str) -> _Place:
-    places = _places()
+def find_place(name: str) -> Place:
+    """The place of an entry."""
+    places = all_places()
     # Looked up, never joined to a path: a name such as "../x" is simply unknown.
     if not isinstance(name, str) or name not in places:
         raise UnknownName("published network", name, places)
     return places[name]
 
 
-def _steadily(name: str, action: Callable[[_Place], T]) -> T:
+def retried(name: str, action: Callable[[Place], T]) -> T:
     """The result of an action on an entry; repeated if the entry was republished meanwhile."""
     while True:
-        place = _find(name)
+        place = find_place(name)
         try:
             return action(place)
         except FileError:
-            if _find(name) == place:
+            if find_place(name) == place:
                 raise
-
-
-def info(name: str) -> Entry:
-    """All that is known of a published network."""
-    return _steadily(name, _info)
-
-
-def _info(place: _Place) -> Entry:
-    metrics = check(place)
-    keys = ("name", "architecture", "dataset", "density", "scheme", "recipe", "seed", "speedup", "command")
-    size = sum(path.stat().st_size for path in (*files_of(place.home, place.name).values(), place.manifest))
-    return Entry(
-        **{key: metrics[key] for key in keys},
-        license=metrics["licence"],
-        layers=tuple(metrics["layers"]),
-        size=size,
-        metrics=metrics,
-    )
-
-
-def load(
-    name: str | os.PathLike[str], *, weights: Weights = "init", factory: Callable[[], nnx.Module] | None = None
-) -> architectures.Network:
-    """Loads a sparse network with its masks and weights, in evaluation mode, ready for any optax loop.
-
-    Args:
-      name: the name of a published network; or the folder of a search, of one of its students, or that
-        `nttzoo.save` wrote. A published name takes precedence
-        over a folder of the same name.
-      weights: "init" (the default) for the sparse initialization, from which one trains; "trained" for the weights
-        after training. Exports and `nttzoo.compile` use "trained" by default.
-      factory: for a folder with a model that is not a registered architecture: `factory()` makes a model of the same
-        class with any weights. `load` never imports code that a file names.
-
-    Returns:
-      The model. `model.input_spec` says what its inputs need, if that is known.
-
-    Raises:
-      UnknownName: if there is no such published network.
-      ZooError, FileError: if a file was changed or lost.
-      ModelError: if the factory makes a model with other variables.
-
-    Example:
-      >>> model = nttzoo.load("lenet300-mnist-1pct-global")
-      >>> logits = model(model.input_spec.standardize(images))
-    """
-    if weights not in ("init", "trained"):
-        raise OptionError(f"weights={weights!r} is not one of 'init', 'trained'.")
-    if not isinstance(name, str | os.PathLike):
-        raise UnknownName("published network", name, _places())
-    if is_folder(name):
-        return _load_own(Path(name), weights, factory)
-    name = str(name)
-    _find(name)
-    if factory is not None:
-        raise OptionError(f"{name!r} is published and needs no factory: leave it out.")
-
-    def load_published(place: _Place) -> Any:
-        return _load_weights(place, check(place), weights)
-
-    return _steadily(name, load_published)
-
-
-def _load_weights(place: _Place, metrics: dict[str, Any], weights: str) -> Any:
-    """A network from a private copy of its arrays, whose bytes are compared with the manifest once more."""
-    from nttzoo import checkpoint
-    from nttzoo.checkpoint import networks
-
-    abstract, spec = networks.abstract_network(place.folders[0] / "metrics.json", metrics)
-    below = f"checkpoints/{place.name}/{weights}/"
-    listed = {path: entry for path, entry in _read_manifest(place)["files"].items() if path.startswith(below)}
-    present = {path: file for path, file in files_of(place.home, place.name).items() if path.startswith(below)}
-    options: Any = {"owner": place.name, "cure": place.cure, "limit": networks.file_limit(abstract)}
-    with files.copied(place.home, listed, present, **options) as copy:
-        arrays = checkpoint.load_arrays(copy / below, checkpoint.layout(abstract), source=place.home / below)
-    return networks.build(metrics, spec, arrays, place.home / below)
-
-
-def _load_own(folder: Path, weights: Weights, factory: Callable[[], nnx.Module] | None) -> Any:
-    from nttzoo import search
-    from nttzoo.zoo import saving
-
-    student = search.student_folder(folder)
-    read = saving.load_saved if saving.is_saved(student) else saving.load_student
-    if weights == "init":
-        return read(student, factory)
-    if not (student / "trained").is_dir():
-        raise RunError(
-            f"{student} is not trained yet: `nttzoo train --start {student} --data NAME` does that. Its sparse "
-            'initialization are the weights "init".'
-        )
-    return saving.load_student(student / "trained", factory)
-
-
-def onnx_file(name: str) -> Path:
-    """The ONNX file of a published network's trained weights, checked."""
-
-    def checked(place: _Place) -> Path:
-        check(place)
-        return place.folders[0] / "model.onnx"
-
-    return _steadily(name, checked)
-
-
-@dataclass(frozen=True)
-class LoadCheck:
-    """That a published network loads and is what its card says; how long loading takes after imports."""
-
-    name: str
-    density: float
-    milliseconds: float
-
-
-def load_check(name: str) -> LoadCheck:
-    """Loads a network with each of its weights and compares it with its metrics; raises if they disagree."""
-    from nttzoo import checkpoint  # noqa: F401  Orbax's import is not part of loading
-    from nttzoo.sparsity import masks
-
-    metrics = info(name).metrics
-    began = time.perf_counter()
-    model: Any = load(name)
-    elapsed = time.perf_counter() - began
-    expected = [(layer["name"], layer["kept"]) for layer in metrics["layers"]]
-    for network in (model, load(name, weights="trained")):
-        report = masks.density_report(network)
-        if [(layer.name, layer.kept) for layer in report.layers] != expected:
-            raise ZooError(f"{name!r} does not have the weights per layer that its card tells.")
-        outputs = network(jnp.ones((2, *network.input_spec.shape)))
-        if outputs.shape != (2, len(network.input_spec.classes)) or not bool(jnp.isfinite(outputs).all()):
-            raise ZooError(f"{name!r} gives outputs of shape {outputs.shape}, or not finite ones.")
-    return LoadCheck(name, masks.density_report(model).total.density, 1000 * elapsed)
-
-
-# Checking.
-
-
-def check(place: _Place) -> dict[str, Any]:
-    """The metrics of an entry. Raises, with the file's name, unless its files are exactly those of its manifest."""
-    from nttzoo.checkpoint import networks
-    from nttzoo.zoo import metrics as metrics_file
-
-    listed = _read_manifest(place)["files"]
-    present = files_of(place.home, place.name)
-    path = place.folders[0] / "metrics.json"
-    expected = listed.get(path.relative_to(place.home).as_posix())
-    if expected is None:
-        raise FileError(place.manifest, "does not list metrics.json", place.cure)
-    if not path.exists():
-        raise FileError(path, f"of {place.name!r} is missing", place.cure)
-    content = files.read_bytes(path)
-    if hashlib.sha256(content).hexdigest() != expected["sha256"]:
-        raise FileError(path, f"of {place.name!r} was changed or cut short", place.cure)
-    metrics = metrics_file.parse(path, content, place.name)
-    limit = UNKNOWN_LIMIT
-    if metrics["architecture"] in architectures.ARCHITECTURES:
-        limit = networks.file_limit(networks.abstract_network(path, metrics)[0])
-    for file in present.values():
-        files.check_size(file, limit)
-    files.check_listed(place.home, listed, present, owner=place.name, cure=place.cure)
-    return metrics
-
-
-def _read_manifest(place: _Place) -> dict[str, Any]:
-    if not os.path.lexists(place.manifest):
-        raise FileError(place.manifest, "is missing", place.cure)
-    content = files.read_bytes(place.manifest)
-    if hashlib.sha256(content).hexdigest() != place.listed["manifest_sha256"]:
-        raise FileError(place.manifest, "is not the one in the index: it was changed", place.cure)
-    manifest = schema.validate(place.manifest, files.parse_json(place.manifest, content), schema.Manifest)
-    if manifest["name"] != place.name:
-        raise FileError(place.manifest, f"is that of {manifest['name']!r}, not of {place.name!r}", place.cure)
-    return manifest
-
-
-def files_of(home: Path, name: str) -> dict[str, Path]:
-    """{path below home: path} of all files of an entry but its manifest; links, pipes and devices are refused."""
-    found = {}
-    for folder in (home / "models" / name, home / "checkpoints" / name):
-        if folder.is_symlink():
-            raise FileError(folder, "is a symbolic link; only regular files belong here")
-        for path in sorted(files.walk(folder)) if folder.is_dir() else ():
-            if path != home / "checkpoints" / name / "manifest.json":
-                found[path.relative_to(home).as_posix()] = path
-    return found
-
-
-def verify(home: Path | None = None, *, leave_out: Collection[str] = ()) -> list[str]:
-    """Checks all entries, or those of one folder; returns their names, or raises at one that is not as published.
-
-    All files are compared with their manifests first; then every array is compared with what its network needs.
-    """
-    every = [place for one in ([home] if home else homes()) for place in _places(one).values()]
-    places = [place for place in every if place.name not in leave_out]
-    checked = [check(place) for place in places]
-    for place, metrics in zip(places, checked, strict=True):
-        for weights in ("init", "trained") if metrics["architecture"] in architectures.ARCHITECTURES else ():
-            _load_weights(place, metrics, weights)
-    return sorted(place.name for place in places)

@@ -1,0 +1,102 @@
+"""`load`: published networks by name, and one's own from folders."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from flax import nnx
+
+from nttzoo import architectures
+from nttzoo._util import files
+from nttzoo.errors import OptionError, RunError, UnknownName
+from nttzoo.zoo.checking import check, files_of, read_manifest
+from nttzoo.zoo.index import Place, all_places, find_place, is_folder, retried
+
+Weights = Literal["init", "trained"]
+
+
+def load(
+    name: str | os.PathLike[str], *, weights: Weights = "init", factory: Callable[[], nnx.Module] | None = None
+) -> architectures.Network:
+    """Loads a sparse network with its masks and weights, in evaluation mode, ready for any optax loop.
+
+    Args:
+      name: the name of a published network; or the folder of a search, of one of its students, or that
+        `nttzoo.save` wrote. A published name takes precedence
+        over a folder of the same name.
+      weights: "init" (the default) for the sparse initialization, from which one trains; "trained" for the weights
+        after training. Exports and `nttzoo.compile` use "trained" by default.
+      factory: for a folder with a model that is not a registered architecture: `factory()` makes a model of the same
+        class with any weights. `load` never imports code that a file names.
+
+    Returns:
+      The model. `model.input_spec` says what its inputs need, if that is known.
+
+    Raises:
+      UnknownName: if there is no such published network.
+      ZooError, FileError: if a file was changed or lost.
+      ModelError: if the factory makes a model with other variables.
+
+    Example:
+      >>> model = nttzoo.load("lenet300-mnist-1pct-global")
+      >>> logits = model(model.input_spec.standardize(images))
+    """
+    if weights not in ("init", "trained"):
+        raise OptionError(f"weights={weights!r} is not one of 'init', 'trained'.")
+    if not isinstance(name, str | os.PathLike):
+        raise UnknownName("published network", name, all_places())
+    if is_folder(name):
+        return _load_own(Path(name), weights, factory)
+    name = str(name)
+    find_place(name)
+    if factory is not None:
+        raise OptionError(f"{name!r} is published and needs no factory: leave it out.")
+
+    def load_published(place: Place) -> Any:
+        return load_weights(place, check(place), weights)
+
+    return retried(name, load_published)
+
+
+def load_weights(place: Place, metrics: dict[str, Any], weights: str) -> Any:
+    """A network from a private copy of its arrays, whose bytes are compared with the manifest once more."""
+    from nttzoo import checkpoint
+    from nttzoo.checkpoint import networks
+
+    abstract, spec = networks.abstract_network(place.folders[0] / "metrics.json", metrics)
+    below = f"checkpoints/{place.name}/{weights}/"
+    listed = {path: entry for path, entry in read_manifest(place)["files"].items() if path.startswith(below)}
+    present = {path: file for path, file in files_of(place.home, place.name).items() if path.startswith(below)}
+    options: Any = {"owner": place.name, "cure": place.cure, "limit": networks.file_limit(abstract)}
+    with files.copied(place.home, listed, present, **options) as copy:
+        arrays = checkpoint.load_arrays(copy / below, checkpoint.layout(abstract), source=place.home / below)
+    return networks.build(metrics, spec, arrays, place.home / below)
+
+
+def _load_own(folder: Path, weights: Weights, factory: Callable[[], nnx.Module] | None) -> Any:
+    from nttzoo import search
+    from nttzoo.zoo import saving
+
+    student = search.student_folder(folder)
+    read = saving.load_saved if saving.is_saved(student) else saving.load_student
+    if weights == "init":
+        return read(student, factory)
+    if not (student / "trained").is_dir():
+        raise RunError(
+            f"{student} is not trained yet: `nttzoo train --start {student} --data NAME` does that. Its sparse "
+            'initialization are the weights "init".'
+        )
+    return saving.load_student(student / "trained", factory)
+
+
+def onnx_file(name: str) -> Path:
+    """The ONNX file of a published network's trained weights, checked."""
+
+    def checked(place: Place) -> Path:
+        check(place)
+        return place.folders[0] / "model.onnx"
+
+    return retried(name, checked)
