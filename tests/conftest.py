@@ -1,21 +1,28 @@
+import ctypes
+import gc
 import os
 import shutil
 import tempfile
 
 import hypothesis
 import jax
+import psutil
 import pytest
 
 from nttzoo import architectures
 from nttzoo.sparsity import cost, pruning
 
+MEMORY = 2**30  # above this a worker throws compiled programs away
+
 jax.config.update("jax_numpy_rank_promotion", "raise")
-# The suite spends its time compiling small programs, most of them run once.
-jax.config.update("jax_disable_most_optimizations", True)
 
 # Each new shape is compiled, which takes longer than hypothesis allows. The same code gets the same verdict.
 hypothesis.settings.register_profile("nttzoo", deadline=None, derandomize=True, database=None, max_examples=20)
 hypothesis.settings.load_profile("nttzoo")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--optimized", action="store_true", help="compile with all optimizations, as users do (slower)")
 
 
 def pytest_configure(config):
@@ -23,6 +30,10 @@ def pytest_configure(config):
 
     None is kept, unless JAX_COMPILATION_CACHE_DIR names a folder: then the next run of the tests starts faster.
     """
+    if not config.getoption("--optimized"):
+        # The suite spends its time compiling small programs, most of them run once.
+        jax.config.update("jax_disable_most_optimizations", True)
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # the workers get the environment of the first process
         folder = tempfile.mkdtemp(prefix="nttzoo-compiled-")
         os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
@@ -30,6 +41,17 @@ def pytest_configure(config):
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+@pytest.fixture(autouse=True)
+def bounded_memory():
+    """Hundreds of tests leave thousands of compiled programs."""
+    yield
+    if psutil.Process().memory_info().rss > MEMORY:
+        jax.clear_caches()
+        gc.collect()
+        if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+            trim(0)
 
 
 @pytest.fixture(scope="session", autouse=True)

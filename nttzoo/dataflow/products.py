@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 from jaxtyping import Array, Shaped
@@ -18,6 +18,7 @@ from nttzoo.ops import convolution, patches
 from nttzoo.ops.patches import Ints, Window
 
 
+@runtime_checkable
 class Product(Protocol):
     """A product of activations and weights."""
 

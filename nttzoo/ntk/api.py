@@ -212,7 +212,7 @@ def outputs_and_kernel(
     *,
     active: bool,
     exchange: Exchange | None = None,
-) -> tuple[Float[Array, "n o"], Float[Array, "n/2 n/2 r r"]]:
+) -> tuple[Float[Array, "n o"], Float[Array, "n//2 _ r r"]]:
     """The outputs for a batch and the kernel between its halves, from one forward pass if that fits the memory.
 
     With an `exchange`, the batch and the outputs are one device's part, and so are the kernel's rows; its columns are

@@ -64,7 +64,8 @@ def forget() -> None:
 
 def _agrees(model: nnx.Module, x: Array, active: bool) -> bool:
     name = type(model).__name__
-    with jax.ensure_compile_time_eval(), jax.default_matmul_precision("highest"):
+    # Outside of whatever is being traced. (`ensure_compile_time_eval` would run every constant of the model by itself.)
+    with jax.core.eval_context(), jax.default_matmul_precision("highest"):
         model, x = _concrete(model, x)
         tolerance = _tolerance(model, x)
         vectors = _vectors(len(x), jax.eval_shape(lambda x: nnx.clone(model)(x), x).shape[1])

@@ -24,12 +24,12 @@ class Exchange:
     axis: str
     devices: int
 
-    def all_examples(self, x: Shaped[Array, "n ..."]) -> Shaped[Array, "devices*n ..."]:
+    def all_examples(self, x: Shaped[Array, "n ..."]) -> Shaped[Array, "{self.devices}*n ..."]:
         """Everybody's examples: first all x1, then all x2."""
         halves = x.reshape(2, -1, *x.shape[1:])
         return lax.all_gather(halves, self.axis, axis=1, tiled=True).reshape(-1, *x.shape[1:])
 
-    def own_columns(self, x: Shaped[Array, "n ..."], axis: int) -> Shaped[Array, "devices*n ..."]:
+    def own_columns(self, x: Shaped[Array, "n ..."], axis: int) -> Shaped[Array, "{self.devices}*n ..."]:
         """Everybody's examples, but only this device's part of one axis (filled up with zeros to equal parts)."""
         x = self._filled(x, axis)
         halves = x.reshape(2, -1, *x.shape[1:])
@@ -42,7 +42,7 @@ class Exchange:
         size = x.shape[axis] // self.devices
         return lax.dynamic_slice_in_dim(x, lax.axis_index(self.axis) * size, size, axis)
 
-    def own_rows_of_sum(self, kernel: Shaped[Array, "n1 ..."]) -> Shaped[Array, "n1/devices ..."]:
+    def own_rows_of_sum(self, kernel: Shaped[Array, "n1 ..."]) -> Shaped[Array, "n1//{self.devices} ..."]:
         """This device's rows of the sum of everybody's kernels."""
         return lax.psum_scatter(kernel, self.axis, scatter_dimension=0, tiled=True)
 

@@ -20,10 +20,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching
-from jaxtyping import Array, Float
+from jaxtyping import Array, Num
 
 from nttzoo.ops import patches, winograd
 from nttzoo.ops.patches import Window, by_chunks, chunk_size, primitive_of
@@ -47,8 +48,8 @@ def unfolding() -> Iterator[None]:
 
 
 def conv_general_dilated(
-    lhs: Float[Array, "n *space c"],
-    rhs: Float[Array, "*window c_per_group o"],
+    lhs: Num[Array | np.ndarray, "..."],
+    rhs: Num[Array | np.ndarray, "..."],
     window_strides: Sequence[int],
     padding: str | Sequence[tuple[int, int]],
     lhs_dilation: Sequence[int] | None = None,
@@ -56,7 +57,7 @@ def conv_general_dilated(
     dimension_numbers: Any = None,
     feature_group_count: int = 1,
     **options: Any,
-) -> Float[Array, "n *out o"]:
+) -> Num[Array, "..."]:
     """`jax.lax.conv_general_dilated`, for the channels-last layout that `nnx.Conv` uses; any number of space axes."""
     space = lhs.ndim - 2
     ones = (1,) * space
@@ -145,7 +146,7 @@ def _conv_to_kernel(x: Array, g: Array, *, window: Window) -> Array:
     return total.transpose(2, 0, 1).reshape(*window.size, channels // groups, outputs)
 
 
-def _grouped_patches(x: Array, window: Window) -> Float[Array, "p g k"]:
+def _grouped_patches(x: Array, window: Window) -> Num[Array, "p g k"]:
     unfolded, groups = patches.unfold(x, window), window.groups
     taps, channels = unfolded.shape[-2:]
     return (
@@ -155,7 +156,7 @@ def _grouped_patches(x: Array, window: Window) -> Float[Array, "p g k"]:
     )
 
 
-def _grouped_kernel(kernel: Array, window: Window) -> Float[Array, "g k o"]:
+def _grouped_kernel(kernel: Array, window: Window) -> Num[Array, "g k o"]:
     return kernel.reshape(-1, window.groups, kernel.shape[-1] // window.groups).swapaxes(0, 1)
 
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
-from jaxtyping import Array, Float
+from jaxtyping import Array, Num
 
 Ints = tuple[int, ...]
 
@@ -46,13 +46,13 @@ class Window:
 
 
 def pad(
-    x: Float[Array, "n *space c"],
+    x: Num[Array, "n *space c"],
     window: Ints,
     strides: Ints,
     padding: str | Sequence[tuple[int, int]],
     inner: Ints,
     holes: Ints,
-) -> Float[Array, "n *padded c"]:
+) -> Num[Array, "n *padded c"]:
     """The images with a convolution's padding and input dilation (`inner`) applied."""
     if isinstance(padding, str):
         reach = [(w - 1) * hole + 1 for w, hole in zip(window, holes, strict=True)]
@@ -63,12 +63,12 @@ def pad(
     return lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *gaps, (0, 0, 0)])
 
 
-def unfold(x: Float[Array, "n *space c"], window: Window) -> Float[Array, "n *out k c"]:
+def unfold(x: Num[Array, "n *space c"], window: Window) -> Num[Array, "n *out k c"]:
     """The patches under each position of the window; k numbers the window's pixels."""
     return unfold_p.bind(x, window=window)
 
 
-def fold(patches: Float[Array, "n *out k c"], window: Window) -> Float[Array, "n *space c"]:
+def fold(patches: Num[Array, "n *out k c"], window: Window) -> Num[Array, "n *space c"]:
     """The transpose of `unfold`: every pixel is the sum of its places in the patches."""
     return fold_p.bind(patches, window=window)
 
@@ -89,7 +89,7 @@ def _fold(patches: Array, *, window: Window) -> Array:
     return by_chunks(partial(sum_of_places, window=window), max(1, len(patches) // pieces), patches)
 
 
-def sum_of_places(patches: Float[Array, "n *out k c"], window: Window) -> Float[Array, "n *space c"]:
+def sum_of_places(patches: Num[Array, "n *out k c"], window: Window) -> Num[Array, "n *space c"]:
     """`fold` as plain sums, for a loop over a few images at a time that is there already."""
     zero = jnp.zeros((), patches.dtype)
     total: Any = 0

@@ -110,7 +110,7 @@ def _interleave(phases: Places) -> Float[Array, "n 2*rows 2*columns c"]:
     return stacked.reshape(n, 2 * rows, 2 * columns, c)
 
 
-def _make_even(x: Float[Array, "n h w c"]) -> Float[Array, "n h+ w+ c"]:
+def _make_even(x: Float[Array, "n h w c"]) -> Float[Array, "n _ _ c"]:
     odd = [(0, 0, 0), (0, x.shape[1] % 2, 0), (0, x.shape[2] % 2, 0), (0, 0, 0)]
     return lax.pad(x, jnp.zeros((), x.dtype), odd)
 

@@ -31,7 +31,7 @@ class Behavior(NamedTuple):
     """What a network does on a batch: its outputs [n, o], and its kernel between the halves for r of the outputs."""
 
     outputs: Float[Array, "n o"]
-    kernel: Float[Array, "n/2 n/2 r r"]
+    kernel: Float[Array, "n//2 _ r r"]
 
 
 class Terms(NamedTuple):

@@ -260,7 +260,7 @@ class Students:
 
         return lax.fori_loop(start, stop, step, states)
 
-    def _own_part(self, batch: Integer[Array, "n ..."]) -> Integer[Array, "n/devices ..."]:
+    def _own_part(self, batch: Integer[Array, "n ..."]) -> Integer[Array, "n//{self.devices} ..."]:
         """This device's part of both halves of the batch."""
         if self.exchange is None:
             return batch

@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import lax
-from jaxtyping import Array, Bool, Float, Shaped, UInt
+from jaxtyping import Array, Bool, Real, Shaped, UInt
 
 from nttzoo._util import console
 from nttzoo.nn import LayerPath, masked_layers, path_name
 from nttzoo.sparsity.schemes import Groups
 
-Scores = Mapping[LayerPath, Float[Array, "..."]]
+Scores = Mapping[LayerPath, Real[Array, "..."]]
 Masks = dict[LayerPath, Bool[Array, "..."]]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,7 @@ SPARSE_BELOW = 0.5
 Arrays = dict[str, np.ndarray]
 
 
+@runtime_checkable
 class Trainer(Protocol):
     """A network in training."""
 
