@@ -1,21 +1,9 @@
 """Networks for other runtimes: ONNX."""
 
-from nttzoo.export.onnx import (
-    OPSETS,
-    TOLERANCE,
-    Exported,
-    Layout,
-    difference,
-    export_onnx,
-    graph_of,
-    input_shape_of,
-    onnx_packages,
-    outputs_of,
-    parity,
-    parity_batches,
-    plain_copy,
-    to_proto,
-)
+from nttzoo.export.conversion import Layout, graph_of, plain_copy
+from nttzoo.export.onnx import OPSETS, Exported, export_onnx, input_shape_of, to_proto
+from nttzoo.export.packages import onnx_packages
+from nttzoo.export.parity import TOLERANCE, difference, outputs_of, parity, parity_batches
 
 __all__ = [
     "OPSETS",
@@ -24,12 +12,12 @@ __all__ = [
     "Layout",
     "difference",
     "export_onnx",
+    "graph_of",
     "input_shape_of",
     "onnx_packages",
     "outputs_of",
     "parity",
-    "plain_copy",
     "parity_batches",
-    "graph_of",
+    "plain_copy",
     "to_proto",
 ]

@@ -17,16 +17,10 @@ from jaxtyping import Array, Float, Integer, Key
 
 from nttzoo._util.checks import check_choice
 from nttzoo.errors import OptionError, ShapeError
-from nttzoo.ntk.api import (
-    FindShares,
-    Tangents,
-    check_inputs,
-    count_outputs,
-    halves_of,
-    kernel_blocks,
-    per_example,
-)
+from nttzoo.ntk.api import Tangents
+from nttzoo.ntk.blocks import FindShares, halves_of, kernel_blocks, per_example
 from nttzoo.ntk.factors import Outputs
+from nttzoo.ntk.inputs import check_inputs, count_outputs
 
 
 def kernel_distance(

@@ -21,9 +21,10 @@ from jaxtyping import Array, Float, Integer, Key, Num
 
 from nttzoo.errors import ModelError, OptionError
 from nttzoo.nn import LayerPath, Mask, masked_layers, path_name, set_masks, sparsify, split_masked
-from nttzoo.ntk.api import Tangents, check_inputs, empirical_ntk
+from nttzoo.ntk.api import Tangents, empirical_ntk
 from nttzoo.ntk.distance import entries, spread_outputs
 from nttzoo.ntk.factors import hides_masks
+from nttzoo.ntk.inputs import check_inputs
 from nttzoo.ntk.selfcheck import checked_shares
 from nttzoo.ntk.sharding import Exchange
 from nttzoo.search.config import EVALUATION_IMAGES, Plan, SearchConfig, Target

@@ -14,7 +14,7 @@ import nttzoo
 from nttzoo import nn
 from nttzoo.errors import ModelError, OptionError, ShapeError
 from nttzoo.ntk import empirical_ntk, kernel_distance, spread_outputs
-from nttzoo.ntk.api import _block_sizes
+from nttzoo.ntk.blocks import block_sizes
 from nttzoo.ntk.factors import dense_rows, shares
 from nttzoo.sparsity import pruning
 
@@ -110,8 +110,8 @@ def test_blocks_give_the_same_kernel_and_gradient(name, for_one_example, outputs
     step = jax.jit(jax.value_and_grad(total), static_argnums=1)
     # All at once; one example at a time; one output of one example at a time.
     memories = (2**30, for_one_example, 1)
-    sizes = [_block_sizes(model, x1, None, False, memory, shares) for memory in memories]
-    assert [(size.few, size.outputs == size.all_outputs) for size in sizes[1:]] == [(1, True), (1, False)]
+    sizes = [block_sizes(model, x1, None, False, memory, shares) for memory in memories]
+    assert [(size.block, size.outputs == size.all_outputs) for size in sizes[1:]] == [(1, True), (1, False)]
     whole, *others = (step(params, memory) for memory in memories)
     for blocks in others:
         for one, two in zip(jax.tree.leaves(blocks), jax.tree.leaves(whole), strict=True):
