@@ -46,6 +46,7 @@ def train(options: argparse.Namespace) -> None:
         engine=options.engine,
         loss=options.loss,
         validation=options.validation,
+        augmentation=options.augmentation,
         dropout=not options.no_dropout,
         seed=options.seed,
     )

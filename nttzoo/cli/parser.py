@@ -35,6 +35,7 @@ def make_parser() -> argparse.ArgumentParser:
     train.add_argument("--weight-decay", type=float, default=0.0, help="(default: 0)")
     train.add_argument("--engine", default="auto", help="c (compiled), jax, or auto (default: auto)")
     train.add_argument("--loss", default="cross_entropy", help="cross_entropy or squared (default: cross_entropy)")
+    train.add_argument("--augmentation", default="none", help="none, flip, crop or crop_flip (default: none)")
     train.add_argument("--validation", type=float, default=0.1, help="fraction held out (default: 0.1)")
     _dropout_option(train)
     train.add_argument("--out", metavar="FILE", help="write history and summary as JSON")

@@ -45,9 +45,9 @@ VARIANTS: list[dict[str, Any]] = [
 SMOKE_SEARCH = {"epochs": 1, "mask_every": 20}
 
 
-def training(epochs: int, *, dropout: bool = True) -> TrainConfig:
-    """The paper's training, for so many epochs."""
-    return TrainConfig(epochs=epochs, dropout=dropout)
+def training(epochs: int, *, dropout: bool = True, **other: Any) -> TrainConfig:
+    """The paper's training, for so many epochs; `other` values make it another one."""
+    return TrainConfig(epochs=epochs, dropout=dropout, **other)
 
 
 def cases(
@@ -156,9 +156,11 @@ def tradeoff(budget: str) -> list[Case]:
         return [*cases("conv4", ["cifar10"], (0.01, 0.03, 0.05), schemes, two, [training(600)], seeds=range(5))]
     conv4: dict[str, Any] = {"change": CPU_SEARCH["conv4"]}
     plain = [training(60, dropout=False)]
+    augmented = training(150, dropout=False, augmentation="crop_flip")
     return [
         *cases("conv4", ["cifar10"], [0.01], ("budget", "erk"), two, plain, **conv4),
         *cases("conv4", ["cifar10"], [0.01], ["budget"], ["ntt"], [training(300)], **conv4),
+        *cases("conv4", ["cifar10"], [0.01], ["budget"], ["ntt", "ntt+"], [augmented], **conv4),
         *cases("conv4", ["cifar10"], [0.01], ["budget"], two, plain, seeds=(1, 2), **conv4),
     ]
 

@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Integer
 
-from nttzoo._util.checks import check_choice, check_seed
+from nttzoo._util.checks import check_callable, check_choice, check_seed
 from nttzoo.errors import OptionError
 from nttzoo.registry import Registry
+from nttzoo.training.augmentation import AUGMENTATIONS, Augmentation
 
 Engine = Literal["auto", "jax", "c"]
 Loss = Callable[[Float[Array, "n classes"], Integer[Array, " n"]], Float[Array, " n"]]
@@ -55,6 +56,8 @@ class TrainConfig:
       weight_decay: decoupled for "adam" (AdamW), an L2 term for "sgd".
       loss: "cross_entropy", "squared", or a function (logits [n, classes], labels [n]) -> [n].
       validation: fraction of the training images held out.
+      augmentation: "none", "flip", "crop" (shifts by up to four pixels), "crop_flip", or a function (images, NumPy
+        generator) -> images, applied to the training images before every epoch.
       dropout: False leaves it out where a network has it; it slows a very sparse network down more than it helps.
       seed: of the split, the order of images and dropout.
       progress: whether to show a progress bar.
@@ -70,6 +73,7 @@ class TrainConfig:
     weight_decay: float = 0.0
     loss: str | Loss = "cross_entropy"
     validation: float = 0.1
+    augmentation: str | Augmentation = "none"
     dropout: bool = True
     seed: int = 0
     progress: bool = True
@@ -88,6 +92,7 @@ class TrainConfig:
             raise OptionError(f"weight_decay is {self.weight_decay}; it must be 0 or more.")
         check_choice("engine", self.engine, ("auto", "jax", "c"))
         check_seed(self.seed)
+        self.make_augmentation()
         if isinstance(self.optimizer, str):
             self.make_optimizer()
 
@@ -102,9 +107,20 @@ class TrainConfig:
         """The loss per example that the config names or holds."""
         return LOSSES[self.loss] if isinstance(self.loss, str) else self.loss
 
+    def make_augmentation(self) -> Augmentation | None:
+        """The function that changes training images before an epoch, if any does."""
+        if self.augmentation == "none":
+            return None
+        if isinstance(self.augmentation, str):
+            return AUGMENTATIONS[self.augmentation]
+        check_callable("augmentation", self.augmentation)
+        return self.augmentation
+
     def to_dict(self) -> dict[str, Any]:
         """For JSON: what results depend on; things of the user's own by their name."""
         named = {key: value for key, value in asdict(self).items() if key != "progress"}
+        if self.augmentation == "none":  # left out: results and checkpoints from before there was any stay valid
+            del named["augmentation"]
         return {key: value if isinstance(value, int | float | str) else _name(value) for key, value in named.items()}
 
 

@@ -31,8 +31,8 @@ class Trainer(Protocol):
 
     engine: str
 
-    def begin_epoch(self, order: np.ndarray) -> None:
-        """An epoch begins, with these batches: indices of images [steps, batch]."""
+    def begin_epoch(self, order: np.ndarray, train: Labeled | None = None) -> None:
+        """An epoch begins, with these batches: indices of images [steps, batch]; `train`: other images from now on."""
 
     def run(self, begin: int, end: int) -> None:
         """Takes steps begin ... end - 1 of the epoch; raises `TrainingError` if a loss is not finite."""
@@ -101,8 +101,10 @@ class JaxTrainer:
         self._evaluate = jax_steps.make_evaluator(work, data)
         self._state = jax_steps.start(params, rest, optimizer)
 
-    def begin_epoch(self, order: np.ndarray) -> None:
+    def begin_epoch(self, order: np.ndarray, train: Labeled | None = None) -> None:
         self._order = jnp.asarray(order)
+        if train is not None:
+            self._data = (jnp.asarray(train.images), *self._data[1:])
         self._state = replace(self._state, loss=jnp.zeros(()), correct=jnp.zeros((), jnp.int32))
 
     def run(self, begin: int, end: int) -> None:
@@ -179,8 +181,10 @@ class CTrainer:
         self._data = data
         self._batch = self._prepared(train)
 
-    def begin_epoch(self, order: np.ndarray) -> None:
+    def begin_epoch(self, order: np.ndarray, train: Labeled | None = None) -> None:
         self._order = order
+        if train is not None:
+            self._batch = self._prepared(train)
         self._losses: list[np.ndarray] = []
         self._hits = 0
 

@@ -55,6 +55,7 @@ def fit(
     train, validation = data.train.split(config.validation, seed=config.seed)
     rng = np.random.default_rng([config.seed, 1])
     orders = [epoch_order(rng, len(train), config.batch_size)]  # refuses an unfitting batch size before any work
+    augment = config.make_augmentation()
     trainer, note = engines.make(model, data, train, config)
     history = History(engine=trainer.engine, engine_note=note)
     folder = Checkpoint(Path(checkpoint), config, data, _weights(model)) if checkpoint is not None else None
@@ -76,7 +77,12 @@ def fit(
             if epoch < history.epochs:
                 continue
             began = time.perf_counter()
-            trainer.begin_epoch(order)
+            if augment:
+                images = augment(train.images, np.random.default_rng([config.seed, 2, epoch]))
+                check_augmented(train.images, images)
+                trainer.begin_epoch(order, Labeled(images, train.labels))
+            else:
+                trainer.begin_epoch(order)
             done = 0
             while done < steps:
                 stop = min(done + timer.chunk, steps)
@@ -124,6 +130,13 @@ def check_fit(model: nnx.Module, data: Dataset) -> None:
             f"the model has {classes} outputs, data set {data.name!r} {data.num_classes} classes. "
             f"Create the model with num_classes={data.num_classes}."
         )
+
+
+def check_augmented(before: np.ndarray, after: np.ndarray) -> None:
+    """Raises unless an augmentation kept the shape and type of the images."""
+    if getattr(after, "shape", None) != before.shape or after.dtype != before.dtype:
+        made = f"{after.dtype} {list(after.shape)}" if isinstance(after, np.ndarray) else type(after).__name__
+        raise ShapeError(f"the augmentation made {made} of images {before.dtype} {list(before.shape)}.")
 
 
 def _weights(model: nnx.Module) -> np.ndarray:
