@@ -189,7 +189,7 @@ def field(budget: str) -> list[Case]:
     if budget == "smoke":
         return _smoke(every, (0.05,), schemes)
     plain = [training(30, dropout=False)]
-    seeds = {"seeds": (0, 1, 2)}
+    seeds: dict[str, Any] = {"seeds": (0, 1, 2)}
     if budget == "paper":
         return [
             *cases("lenet300", MNISTS, (0.01, 0.02, 0.05), schemes, every, plain, **seeds),
