@@ -51,7 +51,7 @@ def run() -> dict[str, Any]:
 
 def _measure(architecture: str, density: float) -> dict[str, Any]:
     model = architectures.create(architecture, rngs=0)
-    pruning.prune(model, "random", density=density, key=0)
+    pruning.prune(model, "random", density=density, rngs=0)
     model.eval()
     images = np.random.default_rng(0).normal(size=(BATCH, *model.input_shape)).astype(np.float32)
     with tempfile.TemporaryDirectory() as folder:

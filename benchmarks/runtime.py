@@ -129,7 +129,7 @@ def _sweep(folder: Path) -> list[Case]:
     for architecture in architectures.ARCHITECTURES:
         for density in SWEEP:
             model = architectures.create(architecture, rngs=0)
-            pruning.prune(model, "random", density=density, key=0)
+            pruning.prune(model, "random", density=density, rngs=0)
             cases.append(_case(f"{architecture} {density:g}", architecture, density, model, folder))
         cases.append(_dense(architecture, folder))
     return cases

@@ -35,7 +35,7 @@ def network(name: str, density: float, scheme: str = "layerwise") -> nnx.Module:
     if density == 1:
         return model
     if scheme == "layerwise":
-        return prune(model, "random", density=density, key=0)
+        return prune(model, "random", density=density, rngs=0)
     rng = np.random.default_rng(0)
     images = rng.normal(size=(128, *model.input_shape)).astype(np.float32)
     batch = jnp.asarray(images), jnp.asarray(rng.integers(0, 10, 128))

@@ -73,5 +73,5 @@ def x64():
 @pytest.fixture(scope="session")
 def thin_conv4():
     """Conv-4 at 1 %, layerwise, and what it costs: made once, because it takes seconds. Not to be changed."""
-    model = pruning.prune(architectures.create("conv4", rngs=0), "random", density=0.01, key=0)
+    model = pruning.prune(architectures.create("conv4", rngs=0), "random", density=0.01, rngs=0)
     return model, cost.speedup(model)

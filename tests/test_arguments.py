@@ -54,9 +54,9 @@ CASES = {
     "densify": (nttzoo.densify, {"model": network()}, {}),
     "prune": (
         nttzoo.prune,
-        {"model": network(), "method": "magnitude", "density": 0.5, "scheme": "global", "exclude": (), "key": 0}
+        {"model": network(), "method": "magnitude", "density": 0.5, "scheme": "global", "exclude": (), "rngs": 0}
         | {"input_shape": (4, 4, 1)},
-        {"exclude": GLOBS, "key": OPTIONAL, "input_shape": OPTIONAL},
+        {"exclude": GLOBS, "rngs": OPTIONAL, "input_shape": OPTIONAL},
     ),
     "snip": (nttzoo.prune, {"model": network(), "method": "snip", "density": 0.5, "batch": (IMAGES, LABELS)}, {}),
     "speedup": (nttzoo.speedup, {"model": network(), "input_shape": (4, 4, 1)}, {"input_shape": OPTIONAL}),

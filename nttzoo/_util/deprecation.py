@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def renamed(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
@@ -38,6 +41,24 @@ def renamed_attribute(old: str, new: str) -> property:
         return getattr(self, new)
 
     return property(read)
+
+
+def renamed_argument(old: str, new: str) -> Callable[[F], F]:
+    """Decorates a function whose keyword argument `old` is now called `new`."""
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if old in kwargs:
+                if new in kwargs:
+                    raise TypeError(f"{function.__qualname__}() got both {new!r} and its old name {old!r}")
+                _warn(f"{function.__qualname__}({old}=...)", f"{new}=...")
+                kwargs[new] = kwargs.pop(old)
+            return function(*args, **kwargs)
+
+        return call  # type: ignore[return-value]
+
+    return decorate
 
 
 def _warn(old: str, new: str) -> None:

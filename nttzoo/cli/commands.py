@@ -323,6 +323,6 @@ def speedup(options: argparse.Namespace) -> None:
         raise OptionError(f"{options.prune!r} needs data; `speedup` takes {', '.join(free)}.")
     where: dict[str, Any] = {"density": _density(options), "scheme": options.scheme, "exclude": options.dense_layers}
     if options.prune != "dense":
-        pruning.prune(model, options.prune, **where, key=options.seed)
+        pruning.prune(model, options.prune, **where, rngs=options.seed)
     report = cost.speedup(model)
     print(json.dumps(report.to_dict()) if options.json else report)

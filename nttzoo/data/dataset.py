@@ -13,8 +13,9 @@ from numbers import Integral
 import numpy as np
 from jaxtyping import Array, Float, Integer, Num
 
-from nttzoo._util.checks import check_count, check_number, check_seed, check_text, check_texts
-from nttzoo._util.deprecation import renamed_attribute, renamed_method
+from nttzoo._util.checks import check_count, check_number, check_text, check_texts
+from nttzoo._util.deprecation import renamed_argument, renamed_attribute, renamed_method
+from nttzoo._util.rngs import RngsLike, as_generator
 from nttzoo.data.input_spec import InputSpec
 from nttzoo.errors import DataError, OptionError, ShapeError
 
@@ -33,9 +34,15 @@ class Unlabeled:
     def __repr__(self) -> str:
         return f"{type(self).__name__}: {len(self):,} images {list(self.images.shape[1:])}, {self.images.dtype}"
 
-    def batches(self, size: int, *, seed: int) -> Iterator[np.ndarray]:
-        """One epoch of batches [size, h, w, c] in a seeded order; a last, smaller rest is left out."""
-        for chosen in epoch_order(np.random.default_rng(check_seed(seed)), len(self), size):
+    @renamed_argument("seed", "rngs")
+    def batches(self, size: int, *, rngs: RngsLike) -> Iterator[np.ndarray]:
+        """One epoch of batches [size, h, w, c] in random order; a last, smaller rest is left out.
+
+        Args:
+          size: images per batch.
+          rngs: an `nnx.Rngs`, a JAX key or a number.
+        """
+        for chosen in epoch_order(as_generator(rngs), len(self), size):
             yield self.images[chosen]
 
 
@@ -52,15 +59,27 @@ class Labeled:
     def __repr__(self) -> str:
         return f"{type(self).__name__}: {len(self):,} images {list(self.images.shape[1:])}, {self.images.dtype}"
 
-    def batches(self, size: int, *, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """One epoch of (images, labels) in a seeded order; a last, smaller rest is left out."""
-        for chosen in epoch_order(np.random.default_rng(check_seed(seed)), len(self), size):
+    @renamed_argument("seed", "rngs")
+    def batches(self, size: int, *, rngs: RngsLike) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """One epoch of (images, labels) in random order; a last, smaller rest is left out.
+
+        Args:
+          size: images per batch.
+          rngs: an `nnx.Rngs`, a JAX key or a number.
+        """
+        for chosen in epoch_order(as_generator(rngs), len(self), size):
             yield self.images[chosen], self.labels[chosen]
 
-    def split(self, fraction: float, *, seed: int) -> tuple[Labeled, Labeled]:
-        """(rest, held out): a seeded random `fraction` of the examples is held out."""
+    @renamed_argument("seed", "rngs")
+    def split(self, fraction: float, *, rngs: RngsLike) -> tuple[Labeled, Labeled]:
+        """(rest, held out): a random `fraction` of the examples is held out.
+
+        Args:
+          fraction: in [0, 1).
+          rngs: an `nnx.Rngs`, a JAX key or a number.
+        """
         check_number("fraction", fraction, "the fraction held out, in [0, 1)", 0, 1)
-        order = np.random.default_rng(check_seed(seed)).permutation(len(self))
+        order = as_generator(rngs).permutation(len(self))
         held, rest = np.split(order, [round(fraction * len(self))])
         return Labeled(self.images[rest], self.labels[rest]), Labeled(self.images[held], self.labels[held])
 

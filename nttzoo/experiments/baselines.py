@@ -58,7 +58,7 @@ class Trained:
 def scoring_batch(data: Dataset, seed: int) -> tuple[Array, Array]:
     """The labeled batch on which SNIP scores weights: up to 100 standardized images, 128 of CIFAR-10 and SVHN."""
     count = min(SCORING_IMAGES.get(data.name, 100), len(data.train))
-    images, labels = next(data.train.batches(count, seed=seed))
+    images, labels = next(data.train.batches(count, rngs=seed))
     return data.standardize(images), jnp.asarray(labels)
 
 
@@ -82,7 +82,7 @@ def prune_network(
     """Prunes a network in place by a method ("dense": not at all), which may see a batch of the training images."""
     if method != "dense":
         where: dict[str, Any] = {"density": density, "scheme": scheme, "exclude": exclude}
-        pruning.prune(network, method, **where, batch=scoring_batch(data, seed), key=seed)
+        pruning.prune(network, method, **where, batch=scoring_batch(data, seed), rngs=seed)
     return network
 
 

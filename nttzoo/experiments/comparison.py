@@ -294,7 +294,7 @@ def _train_control(
 ) -> baselines.Trained:
     """Trains a network with a part of it replaced."""
     dense = baselines.make_network(comparison.model, dataset, seed=case["seed"])
-    controls.apply(network, case["control"], dense=dense, key=case["seed"])
+    controls.apply(network, case["control"], dense=dense, rngs=case["seed"])
     return baselines.train_network(network, dataset, config, {})
 
 

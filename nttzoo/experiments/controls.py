@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array
 
+from nttzoo._util.rngs import RngsLike, as_key
 from nttzoo.nn import masked_layers
 from nttzoo.registry import Registry
 from nttzoo.sparsity import masks
@@ -26,12 +27,12 @@ Control = Callable[[Any, Any, Array], None]
 CONTROLS: Registry[Control] = Registry("control")
 
 
-def apply(model: M, control: str, *, dense: nnx.Module, key: Array | int) -> M:
+def apply(model: M, control: str, *, dense: nnx.Module, rngs: RngsLike) -> M:
     """Replaces a part of a sparse network, in place, and returns it; each layer keeps as many weights as it had.
 
     `dense` is the network that was pruned, with its own weights.
     """
-    CONTROLS[control](model, dense, jax.random.key(key) if isinstance(key, int) else key)
+    CONTROLS[control](model, dense, as_key(rngs))
     return model
 
 

@@ -36,7 +36,7 @@ def network(case: Case, dataset: Dataset, source: Source | None) -> Any:
         made = make_network(case.model, dataset, **pruned, seed=case.seed)
     if case.control:
         dense = make_network(case.model, dataset, seed=case.seed)
-        controls.apply(made, case.control, dense=dense, key=case.seed)
+        controls.apply(made, case.control, dense=dense, rngs=case.seed)
     return made
 
 

@@ -103,7 +103,7 @@ def follow(
         who = "student" if len(tangents) == 1 else f"student, {kind} tangents"
         found[who] = search.transfer(teacher, np.asarray(x), config, journal=journal)
         journal.close()
-    pruned = pruning.prune(nnx.clone(teacher), "random", density=DENSITY, key=seed)
+    pruned = pruning.prune(nnx.clone(teacher), "random", density=DENSITY, rngs=seed)
     networks: dict[str, Any] = {"teacher": teacher, **{who: f.students[0].model for who, f in found.items()}}
     networks["random"] = pruned
     outputs = {who: descend(network, x, targets, steps) for who, network in networks.items()}

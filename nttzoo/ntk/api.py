@@ -30,7 +30,6 @@ def empirical_ntk(
     tangents: Tangents = "all",
     outputs: Literal["full", "trace"] = "full",
     memory: int | None = None,
-    implementation: FindShares | None = None,
 ) -> Float[Array, "n1 n2 o o"] | Float[Array, "n1 n2"]:
     """The empirical tangent kernel of a model with outputs [n, o] between x1 and x2 (None: x1 itself).
 
@@ -51,7 +50,6 @@ def empirical_ntk(
       outputs: "full" gives [n1, n2, o, o], "trace" its trace over outputs, [n1, n2].
       memory: the number of bytes that intermediate arrays may take, by default a quarter of the device's; the kernel is
         computed in blocks that fit.
-      implementation: how to find the factors of the Jacobian, in place of the rules.
 
     Returns:
       K(x1, x2), in the precision of the model's parameters.
@@ -65,10 +63,10 @@ def empirical_ntk(
     check_choice("outputs", outputs, ("full", "trace"))
     x1, x2 = check_inputs(model, x1, x2)
     trace, active = outputs == "trace", tangents == "active"
-    implementation = implementation or checked_shares(model, x1, active=active)
-    kernel = kernel_blocks(model, x1, x2, None, trace=trace, active=active, memory=memory, find_shares=implementation)
+    find_shares = checked_shares(model, x1, active=active)
+    kernel = kernel_blocks(model, x1, x2, None, trace=trace, active=active, memory=memory, find_shares=find_shares)
     if not isinstance(kernel, jax.core.Tracer) and not bool(jnp.isfinite(kernel).all()):
-        raise ModelError(_where_not_finite(model, x1, x2, active, implementation))
+        raise ModelError(_where_not_finite(model, x1, x2, active, find_shares))
     return kernel
 
 

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Integer, Key
 from nttzoo._util.checks import check_choice
 from nttzoo.errors import OptionError, ShapeError
 from nttzoo.ntk.api import Tangents
-from nttzoo.ntk.blocks import FindShares, halves_of, kernel_blocks, per_example
+from nttzoo.ntk.blocks import halves_of, kernel_blocks, per_example
 from nttzoo.ntk.factors import Outputs
 from nttzoo.ntk.inputs import check_inputs, count_outputs
 
@@ -32,7 +32,6 @@ def kernel_distance(
     tangents: Tangents = "all",
     outputs: Outputs = None,
     memory: int | None = None,
-    implementation: FindShares | None = None,
 ) -> Float[Array, ""]:
     """The mean squared entry of K_student(x1, x2) - K_teacher(x1, x2); the teacher is a model or its full kernel.
 
@@ -45,7 +44,7 @@ def kernel_distance(
     x1, x2 = check_inputs(student, x1, x2)
     total = count_outputs(student, x1)
     chosen = None if outputs is None else _check_outputs(outputs, total, len(x1) + len(x2))
-    options: dict[str, Any] = {"trace": False, "memory": memory, "find_shares": implementation}
+    options: dict[str, Any] = {"trace": False, "memory": memory}
     ours = kernel_blocks(student, x1, x2, chosen, active=tangents == "active", **options)
     if isinstance(teacher, nnx.Module):
         check_inputs(teacher, x1, x2)

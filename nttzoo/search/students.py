@@ -160,7 +160,7 @@ class Students:
                 scheme=target.scheme,
                 exclude=self.config.exclude,
                 batch=self.preprocess(jnp.asarray(self.scoring)),
-                key=self.config.seed,
+                rngs=self.config.seed,
             )
             _, params, kept, _ = split_masked(student)
             optimizer, churn = self.optimizer.init(params), jnp.zeros((), jnp.int32)

@@ -11,7 +11,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array
 
-from nttzoo._util.checks import check_array, check_instance, check_seed, check_shape, check_texts
+from nttzoo._util.checks import check_array, check_instance, check_shape, check_texts
+from nttzoo._util.deprecation import renamed_argument
+from nttzoo._util.rngs import RngsLike, as_key
 from nttzoo.errors import ModelError, OptionError, ShapeError
 from nttzoo.nn import LayerPath, masked_layers, path_name, set_masks
 from nttzoo.registry import Registry
@@ -48,6 +50,7 @@ class Method:
 METHODS: Registry[Method] = Registry("pruning method")
 
 
+@renamed_argument("key", "rngs")
 def prune(
     model: M,
     method: str | Method,
@@ -56,7 +59,7 @@ def prune(
     scheme: str | Scheme = "layerwise",
     exclude: Sequence[str] = (),
     batch: Batch = None,
-    key: Array | int | None = None,
+    rngs: RngsLike | None = None,
     input_shape: tuple[int, ...] | None = None,
 ) -> M:
     """Sets the masks of `model`, in place, to the best weights of a method, and returns the model.
@@ -69,7 +72,7 @@ def prune(
       scheme: "layerwise", "global", "erk", "budget", or a function of one's own (see `nttzoo.sparsity.schemes`).
       exclude: globs over the paths of layers that stay dense, such as ["head", "stem.*"].
       batch: images [n, ...], or (images, labels [n]) for methods that need labels.
-      key: seeds the random methods: a JAX key or a number.
+      rngs: seeds the random methods: an `nnx.Rngs`, a JAX key or a number.
       input_shape: of one example, for schemes that count multiply-adds; by default the model's own, or the batch's.
 
     Raises:
@@ -101,13 +104,9 @@ def prune(
     groups = allocate(1.0)
     shape = _input_shape(model, input_shape, images)
     seen = _what_it_may_see(batch, chosen.needs, name, shape)
-    if key is not None and not isinstance(key, jax.Array):
-        key = jax.random.key(check_seed(key, "key"))
-    if key is None:
-        if chosen.uniform:
-            raise OptionError(f"pruning method {name!r} is random: give a `key`, for example key=0.")
-        key = jax.random.key(0)
-    score_key, redraw_key = jax.random.split(key)
+    if rngs is None and chosen.uniform:
+        raise OptionError(f"pruning method {name!r} is random: give `rngs`, for example rngs=0.")
+    score_key, redraw_key = jax.random.split(as_key(0 if rngs is None else rngs))
 
     work = nnx.clone(model)
     for done in range(1, chosen.rounds + 1):

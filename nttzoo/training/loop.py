@@ -52,7 +52,7 @@ def fit(
     """
     config = config or TrainConfig()
     check_fit(model, data)
-    train, validation = data.train.split(config.validation, seed=config.seed)
+    train, validation = data.train.split(config.validation, rngs=config.seed)
     rng = np.random.default_rng([config.seed, 1])
     orders = [epoch_order(rng, len(train), config.batch_size)]  # refuses an unfitting batch size before any work
     augment = config.make_augmentation()

@@ -192,8 +192,10 @@ def test_views_and_constants(cache):
     check(graph.add("Softmax", axis=1).add("Flatten").add("Add", graph.weight(48)).proto(), cache)
 
 
-def test_sparse_initialisers_and_any_batch(cache, tmp_path, monkeypatch):
-    model = pruning.prune(architectures.create("lenet5", input_shape=(16, 16, 1), rngs=0), "random", density=0.1, key=0)
+def test_sparse_initializers_and_any_batch(cache, tmp_path, monkeypatch):
+    model = pruning.prune(
+        architectures.create("lenet5", input_shape=(16, 16, 1), rngs=0), "random", density=0.1, rngs=0
+    )
     done = nttzoo.export_onnx(model, tmp_path / "m.onnx")
     proto = onnx.load(done.path)
     assert proto.graph.sparse_initializer

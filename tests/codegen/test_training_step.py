@@ -178,7 +178,7 @@ def test_gradients_for_any_batch_and_loss(n, loss):
 @pytest.mark.parametrize("name", ["lenet5", "conv4"])
 def test_gradients_of_the_papers_networks(name):
     model = architectures.create(name, rngs=0)
-    nttzoo.prune(model, "random", density=0.05, key=0)
+    nttzoo.prune(model, "random", density=0.05, rngs=0)
     assert_same_gradient(model, n=3, outputs=10)
 
 

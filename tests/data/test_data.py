@@ -329,7 +329,7 @@ def numbered(n):
 
 @given(st.integers(1, 60), st.floats(0, 0.99), st.integers(0, 3))
 def test_splits_are_disjoint_complete_and_of_the_rounded_size(n, fraction, seed):
-    rest, held = numbered(n).split(fraction, seed=seed)
+    rest, held = numbered(n).split(fraction, rngs=seed)
     assert len(held) == round(fraction * n)
     found = np.concatenate([rest.images, held.images]).ravel()
     np.testing.assert_array_equal(np.sort(found), np.arange(n))
@@ -338,7 +338,7 @@ def test_splits_are_disjoint_complete_and_of_the_rounded_size(n, fraction, seed)
 
 
 def test_splits_are_decided_by_the_seed():
-    first, same, other = (numbered(50).split(0.2, seed=seed)[1].images for seed in (0, 0, 1))
+    first, same, other = (numbered(50).split(0.2, rngs=seed)[1].images for seed in (0, 0, 1))
     np.testing.assert_array_equal(first, same)
     assert not np.array_equal(first, other)
 
@@ -346,27 +346,27 @@ def test_splits_are_decided_by_the_seed():
 @pytest.mark.parametrize("fraction", [-0.1, 1, 1.5, float("nan")])
 def test_a_held_out_fraction_is_in_0_to_1(fraction):
     with pytest.raises(OptionError, match=r"\[0, 1\)"):
-        numbered(5).split(fraction, seed=0)
+        numbered(5).split(fraction, rngs=0)
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 3))
 def test_an_epoch_shows_each_example_at_most_once_and_leaves_out_less_than_a_batch(n, size, seed):
     if size > n:
         with pytest.raises(OptionError, match=f"1 to {n}"):
-            list(numbered(n).batches(size, seed=seed))
+            list(numbered(n).batches(size, rngs=seed))
         return
-    batches = list(numbered(n).batches(size, seed=seed))
+    batches = list(numbered(n).batches(size, rngs=seed))
     assert len(batches) == n // size
     assert all(x.shape == (size, 1, 1, 1) for x, _ in batches)
     seen = np.concatenate([x.ravel() for x, _ in batches])
     assert len(set(seen)) == len(seen) == n // size * size
     np.testing.assert_array_equal(np.concatenate([y for _, y in batches]), seen % 7)
-    without = [x.ravel() for x in numbered(n).without_labels().batches(size, seed=seed)]
+    without = [x.ravel() for x in numbered(n).without_labels().batches(size, rngs=seed)]
     np.testing.assert_array_equal(np.concatenate(without), seen)
 
 
 def test_batches_are_decided_by_the_seed():
-    first, same, other = (next(numbered(50).batches(20, seed=seed))[0] for seed in (0, 0, 1))
+    first, same, other = (next(numbered(50).batches(20, rngs=seed))[0] for seed in (0, 0, 1))
     np.testing.assert_array_equal(first, same)
     assert not np.array_equal(first, other)
 
@@ -374,7 +374,7 @@ def test_batches_are_decided_by_the_seed():
 @pytest.mark.parametrize("size", [0, -1])
 def test_a_batch_has_an_image(size):
     with pytest.raises(OptionError, match="choose 1 to 5"):
-        next(numbered(5).without_labels().batches(size, seed=0))
+        next(numbered(5).without_labels().batches(size, rngs=0))
 
 
 def test_unlabeled_images_hold_no_labels():

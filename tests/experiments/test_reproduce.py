@@ -18,7 +18,7 @@ SMOKE = {"model": "lenet300", "data": "mnist5k", "training": TrainConfig(epochs=
 
 def sparse(seed=0):
     model = architectures.create("lenet300", input_shape=(4, 4, 1), num_classes=3, rngs=seed)
-    return pruning.prune(model, "random", density=0.2, key=1)
+    return pruning.prune(model, "random", density=0.2, rngs=1)
 
 
 def arrays(model):
@@ -26,14 +26,14 @@ def arrays(model):
 
 
 def test_shuffling_moves_weights_within_their_layer():
-    before, after = arrays(sparse()), arrays(controls.apply(sparse(), "shuffled", dense=None, key=0))
+    before, after = arrays(sparse()), arrays(controls.apply(sparse(), "shuffled", dense=None, rngs=0))
     for path, (mask, kernel) in before.items():
         assert (after[path][0] != mask).any()
         np.testing.assert_array_equal(np.sort(after[path][1][after[path][0]]), np.sort(kernel[mask]))
 
 
 def test_reinitializing_keeps_the_mask_and_draws_at_kaimings_scale():
-    before, after = arrays(sparse()), arrays(controls.apply(sparse(), "reinitialized", dense=None, key=0))
+    before, after = arrays(sparse()), arrays(controls.apply(sparse(), "reinitialized", dense=None, rngs=0))
     for path, (mask, kernel) in before.items():
         np.testing.assert_array_equal(after[path][0], mask)
         assert not np.isin(after[path][1][mask], kernel[mask]).any()
@@ -47,7 +47,7 @@ def test_the_magnitude_mask_takes_the_dense_networks_largest_and_the_found_value
     for layer in masked_layers(found).values():
         layer.kernel[...] = jnp.where(layer.mask[...], 7.0, 0.0)  # a packed student has no other weights
     before, original = arrays(found), arrays(dense)
-    for path, (mask, kernel) in arrays(controls.apply(found, "magnitude_mask", dense=dense, key=0)).items():
+    for path, (mask, kernel) in arrays(controls.apply(found, "magnitude_mask", dense=dense, rngs=0)).items():
         whole = original[path][1]
         assert mask.sum() == before[path][0].sum()
         assert np.abs(whole[mask]).min() >= np.abs(whole[~mask]).max()

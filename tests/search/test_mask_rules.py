@@ -64,7 +64,7 @@ def test_flow_by_hand():
 @pytest.mark.parametrize("density", [0.02, 0.1])
 def test_survivors_on_a_path_are_those_that_are_not_dead(name, density):
     shape = {"lenet300": (6, 6, 1), "lenet5": (16, 16, 1)}[name]
-    model = pruning.prune(paper(name, shape), "random", density=density, key=1)
+    model = pruning.prune(paper(name, shape), "random", density=density, rngs=1)
     used, alive = scores.path_weights(model, shape), uses.weights_on_paths(model, shape)
     for path, layer in masked_layers(model).items():
         np.testing.assert_array_equal((used[path] > 0) & layer.mask[...], alive[path])

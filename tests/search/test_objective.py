@@ -62,7 +62,7 @@ def by_name(model):
 def test_loss_and_gradient_equal_those_of_dense_jacobians(name, tangents):
     teacher, student = paper(name, SHAPES[name]), paper(name, SHAPES[name], seed=1)
     teacher.eval(), student.eval()
-    pruning.prune(student, "random", density=0.3, key=0)
+    pruning.prune(student, "random", density=0.3, rngs=0)
     x = jax.random.normal(jax.random.key(0), (4, *SHAPES[name]), jnp.float64)
     seen = objective.behavior(teacher, x)
     graph, params, rest = split_params(student)

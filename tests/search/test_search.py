@@ -215,7 +215,7 @@ def test_schemes_of_ones_own_densities_per_layer_and_dense_layers():
 @pytest.mark.parametrize("method", ["synflow", "random", "px"])
 def test_a_search_can_start_from_any_label_free_method(method):
     first = transfer(start_method=method, mask_every=1000)  # the mask stays
-    pruned = prune(teacher(), method, density=0.2, batch=jnp.asarray(images()[:1]), key=0)
+    pruned = prune(teacher(), method, density=0.2, batch=jnp.asarray(images()[:1]), rngs=0)
     kept = {path: mask for path, (_, mask) in weights(first.students[0]).items()}
     if method != "px":  # which saw other images
         np.testing.assert_equal(kept, {p: np.asarray(x.mask[...]) for p, x in nn.masked_layers(pruned).items()})

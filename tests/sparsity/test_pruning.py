@@ -126,7 +126,7 @@ def test_already_pruned_weights_have_no_sensitivity():
 @pytest.mark.parametrize("scheme", ["layerwise", "global"])
 @pytest.mark.filterwarnings("ignore:no weight survived")  # of 3 or 4 weights in all
 def test_exactly_the_rounded_number_survives(method, density, scheme):
-    made = masks_of(prune(mlp(), method, density=density, scheme=scheme, batch=(IMAGES, LABELS), key=0))
+    made = masks_of(prune(mlp(), method, density=density, scheme=scheme, batch=(IMAGES, LABELS), rngs=0))
     if method != "erk" and (scheme == "layerwise" or "random" in method):
         assert {name: m.sum() for name, m in made.items()} == {
             "first": round(density * 30),
@@ -140,7 +140,7 @@ def test_exactly_the_rounded_number_survives(method, density, scheme):
 def test_random_masks_are_decided_by_the_key(method):
     by_key = {}
     for name, key in {"0": 0, "numpy": np.int64(0), "jax": jax.random.key(0), "1": 1}.items():
-        by_key[name] = masks_of(prune(mlp(), method, density=0.3, key=key))
+        by_key[name] = masks_of(prune(mlp(), method, density=0.3, rngs=key))
     np.testing.assert_equal(by_key["0"], by_key["numpy"])
     np.testing.assert_equal(by_key["0"], by_key["jax"])
     assert any(np.any(by_key["0"][name] != by_key["1"][name]) for name in by_key["0"])
@@ -149,7 +149,7 @@ def test_random_masks_are_decided_by_the_key(method):
 def test_random_masks_are_uniform_along_every_axis():
     shape = (3, 4, 20, 30)
     model = nn.Conv(20, 30, (3, 4), kernel_init=nnx.initializers.ones, rngs=nnx.Rngs(0))
-    mask = np.asarray(prune(model, "random", density=0.3, key=0).mask[...])
+    mask = np.asarray(prune(model, "random", density=0.3, rngs=0).mask[...])
     assert mask.shape == shape
     for axis, length in enumerate(shape):
         kept = mask.sum(tuple(a for a in range(4) if a != axis))
@@ -161,14 +161,14 @@ def test_random_masks_are_uniform_along_every_axis():
 
 def test_layers_of_one_shape_get_different_random_masks():
     model = nnx.Sequential(*(nn.Linear(20, 20, kernel_init=nnx.initializers.ones, rngs=nnx.Rngs(0)) for _ in range(2)))
-    first, second = (np.asarray(layer.mask[...]) for layer in prune(model, "random", density=0.5, key=0).layers)
+    first, second = (np.asarray(layer.mask[...]) for layer in prune(model, "random", density=0.5, rngs=0).layers)
     assert 0.35 < (first == second).mean() < 0.65
 
 
 def test_random_ignores_and_keeps_the_weights():
     model = mlp()
     before = arrays_of(model)
-    after = arrays_of(prune(model, "random", density=0.3, key=0))
+    after = arrays_of(prune(model, "random", density=0.3, rngs=0))
     np.testing.assert_array_equal(before["first"]["kernel"], after["first"]["kernel"])
     np.testing.assert_array_equal(before["second"]["kernel"], after["second"]["kernel"])
 
@@ -188,7 +188,7 @@ ONES = {"kernel_init": nnx.initializers.ones, "rngs": nnx.Rngs(0)}
 )
 def test_scaled_random_weights_have_kaimings_variance_after_pruning(layer, fan_in):
     density = 0.25
-    prune(layer, "scaled_random", density=density, key=3)
+    prune(layer, "scaled_random", density=density, rngs=3)
     kernel, mask = np.asarray(layer.kernel[...]), np.asarray(layer.mask[...])
     for chosen in (kernel, kernel[mask]):
         assert chosen.var() == pytest.approx(2 / (fan_in * density), rel=6 * np.sqrt(2 / chosen.size))
@@ -205,8 +205,8 @@ class Untouchable:
 
 @pytest.mark.parametrize("method", ["random", "scaled_random", "magnitude", "logit_snip"])
 def test_label_free_methods_never_see_labels(method):
-    with_trap = arrays_of(prune(mlp(), method, density=0.3, batch=(IMAGES, Untouchable()), key=0))
-    without = arrays_of(prune(mlp(), method, density=0.3, batch=IMAGES, key=0))
+    with_trap = arrays_of(prune(mlp(), method, density=0.3, batch=(IMAGES, Untouchable()), rngs=0))
+    without = arrays_of(prune(mlp(), method, density=0.3, batch=IMAGES, rngs=0))
     np.testing.assert_equal(with_trap, without)
 
 
@@ -257,7 +257,7 @@ SCORE = lambda model, batch, key: {("first",): jnp.ones((6, 5)), ("second",): jn
         ("magnitude", {"scheme": "locally"}, UnknownName),
         *(("magnitude", {"density": d}, DensityError) for d in (0, -1, 1.5, float("nan"), True, "a")),
         ("magnitude", {"density": 0.02}, DensityError),  # 0.4 of the second layer's weights
-        ("random", {"scheme": "global", "density": 0.02, "key": 0}, DensityError),
+        ("random", {"scheme": "global", "density": 0.02, "rngs": 0}, DensityError),
         ("magnitude", {"density": 0.001, "scheme": "global"}, DensityError),
         ("random", {}, OptionError),
         ("scaled_random", {}, OptionError),
@@ -308,7 +308,7 @@ def test_images_that_do_not_fit_the_model_are_refused(images):
 @pytest.mark.parametrize("method", METHODS)
 def test_a_model_without_masks_is_refused(method):
     with pytest.raises(ModelError, match="sparsify"):
-        prune(nnx.Linear(6, 4, rngs=nnx.Rngs(0)), method, density=0.5, batch=(IMAGES, LABELS), key=0)
+        prune(nnx.Linear(6, 4, rngs=nnx.Rngs(0)), method, density=0.5, batch=(IMAGES, LABELS), rngs=0)
 
 
 def test_the_papers_methods_and_those_of_the_field_are_there():

@@ -206,9 +206,9 @@ def test_prune_excludes_layers_and_takes_densities_per_layer():
 
 def test_random_masks_spread_a_groups_weights_evenly_and_scale_by_each_layers_density():
     model = nttzoo.sparsify(Small())
-    nttzoo.prune(model, "random", density={"blocks.*": 0.25, "*": 0.5}, scheme="global", key=0)
+    nttzoo.prune(model, "random", density={"blocks.*": 0.25, "*": 0.5}, scheme="global", rngs=0)
     assert kept(model) == {"blocks.0": 64, "blocks.1": 64, "head": 24, "stem": 18}
-    nttzoo.prune(model, "scaled_random", density={"blocks.0": 0.04, "*": 0.5}, key=0)
+    nttzoo.prune(model, "scaled_random", density={"blocks.0": 0.04, "*": 0.5}, rngs=0)
     dense, sparse = (float(model.blocks[i].kernel[...].std()) for i in (1, 0))
     assert sparse / dense == pytest.approx(math.sqrt(0.5 / (10 / 256)), rel=0.15)
 

@@ -164,7 +164,7 @@ def test_every_method_keeps_exactly_as_many_weights_as_the_scheme_says(method, s
     model = architectures.create("lenet300", input_shape=(6, 6, 1), num_classes=4, rngs=0)
     images = jnp.asarray(np.random.default_rng(0).normal(size=(12, 6, 6, 1)), jnp.float32)
     asked = allocation.allocate(allocation.describe(model), 0.03, "erk" if method == "erk" else scheme)
-    prune(model, method, density=0.03, scheme=scheme, batch=(images, jnp.arange(12) % 4), key=0)
+    prune(model, method, density=0.03, scheme=scheme, batch=(images, jnp.arange(12) % 4), rngs=0)
     kept = {layer.name: layer.kept for layer in masks.density_report(model).layers}
     for group in asked:
         assert sum(kept[layer.name] for layer in group.layers) == group.kept

@@ -30,7 +30,7 @@ def data():
 
 def network(density=0.2):
     model = create("lenet300", num_classes=3, input_shape=(6, 6, 2), rngs=0)
-    return prune(model, "random", density=density, key=1)
+    return prune(model, "random", density=density, rngs=1)
 
 
 def config(**options):
@@ -136,11 +136,11 @@ def test_without_dropout_both_engines_train_alike(data):
     few = from_arrays(images[:32], labels[:32], images[32:], labels[32:], name="noise")
     histories = {}
     for engine, model in models.items():
-        prune(model, "random", density=0.05, key=1)
+        prune(model, "random", density=0.05, rngs=1)
         histories[engine] = fit(model, few, config(epochs=1, engine=engine, dropout=False, validation=0.0))
     assert histories["c"].train_loss == pytest.approx(histories["jax"].train_loss, abs=1e-5)
     dropped = create("conv4", num_classes=3, input_shape=(16, 16, 2), rngs=0)
-    prune(dropped, "random", density=0.05, key=1)
+    prune(dropped, "random", density=0.05, rngs=1)
     assert fit(dropped, few, config(epochs=1, engine="c", validation=0.0)).train_loss != histories["c"].train_loss
 
 
@@ -151,7 +151,7 @@ def test_images_that_are_no_bytes_train_alike():
     models = {}
     for engine in ("c", "jax"):
         models[engine] = create("lenet300", num_classes=3, input_shape=(4, 4, 1), rngs=0)
-        prune(models[engine], "random", density=0.2, key=1)
+        prune(models[engine], "random", density=0.2, rngs=1)
         fit(models[engine], floats, config(engine=engine))
     x = floats.standardize(images)
     np.testing.assert_allclose(models["c"](x), models["jax"](x), atol=2e-4)

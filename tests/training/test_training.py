@@ -168,7 +168,7 @@ def test_the_same_seed_gives_the_same_weights_bit_for_bit_and_another_does_not()
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd", optax.adamw(0.01, weight_decay=0.5)])
 def test_pruned_weights_stay_pruned(optimizer):
-    model, data = prune(small(), "random", density=0.2, key=0), blobs()
+    model, data = prune(small(), "random", density=0.2, rngs=0), blobs()
     before = arrays(model)
     fit(model, data, config(optimizer=optimizer))
     after = arrays(model)
