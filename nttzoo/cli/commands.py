@@ -227,7 +227,7 @@ def load_check(options: argparse.Namespace) -> None:
 
 
 def export(options: argparse.Namespace) -> None:
-    """Writes a network as an ONNX file, as C or as WebAssembly."""
+    """Writes a network as an ONNX file, as C, as WebAssembly or as a folder for the Hugging Face Hub."""
     from nttzoo import codegen, export, zoo
 
     published = options.name in zoo.list_models()
@@ -235,6 +235,11 @@ def export(options: argparse.Namespace) -> None:
     chosen = {key: value for key in ("opset", "layout", "batch") if (value := getattr(options, key)) is not None}
     suffix = Path(options.out).suffix
     kind = options.format or {".c": "c", ".wasm": "wasm"}.get(suffix, "onnx")
+    if kind == "hub":
+        if chosen or options.dense or options.training or options.weights:
+            raise OptionError("--format hub writes all weights of a published network and takes no other options.")
+        print(export.export_hub(options.name, options.out))
+        return
     if kind in ("c", "wasm"):
         if chosen or options.dense:
             given = ", ".join(f"--{key}" for key in (*chosen, *(["dense"] if options.dense else [])))

@@ -114,7 +114,9 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="such as model.onnx, model.c (its header goes beside it) or model.wasm (with model.js)",
     )
-    export.add_argument("--format", choices=["onnx", "c", "wasm"], help="(default: by the end of FILE, else onnx)")
+    export.add_argument(
+        "--format", choices=["onnx", "c", "wasm", "hub"], help="(default: by the end of FILE, else onnx)"
+    )
     export.add_argument("--weights", help="trained or init (default: trained; with --training: init)")
     export.add_argument(
         "--training", action="store_true", help="C and wasm only: the training step, so that a device or page can learn"

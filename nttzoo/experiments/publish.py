@@ -7,7 +7,6 @@ accuracy is published, and the card shows all methods that were compared.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+import tomli_w
 from flax import nnx
 
 from nttzoo import architectures, checkpoint, codegen, export, search, zoo
@@ -253,11 +253,7 @@ def _write(path: Path, content: bytes) -> None:
 
 def _toml(metrics: dict[str, Any]) -> str:
     """The search that made an entry, as a file for people."""
-    lines = [f"# nttzoo search: {metrics['name']}", ""]
-    lines += [f'{key} = "{metrics[key]}"' for key in ("architecture", "dataset", "scheme")]
-    lines += [f"density = {metrics['density']!r}", f"seed = {metrics['seed']}"]
-    for part in ("recipe", "train"):
-        lines += ["", f"[{part}]"]
-        # JSON writes strings, numbers and truth values as TOML does.
-        lines += [f"{key} = {json.dumps(value)}" for key, value in metrics[part].items() if value is not None]
-    return "\n".join([*lines, ""])
+    content = {key: metrics[key] for key in ("architecture", "dataset", "scheme", "density", "seed")}
+    for part in ("recipe", "train"):  # TOML has no null
+        content[part] = {key: value for key, value in metrics[part].items() if value is not None}
+    return f"# nttzoo search: {metrics['name']}\n\n{tomli_w.dumps(content)}"

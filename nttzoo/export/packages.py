@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
-from nttzoo.errors import ExportError
+from nttzoo._util.extras import extra
 
 
-@contextmanager
-def onnx_packages() -> Iterator[None]:
-    """Imports that need an extra: a missing package is answered with how to install it."""
-    try:
-        yield
-    except ImportError as error:
-        raise ExportError(f'this needs {error.name}: pip install "nttzoo[onnx]".') from error
+def onnx_packages() -> AbstractContextManager[None]:
+    """For imports that need the extra `onnx`: a missing package is answered with how to install it."""
+    return extra("onnx")

@@ -133,7 +133,9 @@ def is_folder(name: str | os.PathLike[str]) -> bool:
     """Whether this is a folder with a model or a search, and not the name of a published network."""
     if not isinstance(name, str):
         return True
-    return name not in all_places() and any((Path(name) / part).exists() for part in ("model.json", "students"))
+    return name not in all_places() and any(
+        (Path(name) / part).exists() for part in ("model.json", "students", "model.safetensors")
+    )
 
 
 def find_place(name: str) -> Place:

@@ -24,9 +24,8 @@ def load(
     """Loads a sparse network with its masks and weights, in evaluation mode, ready for any optax loop.
 
     Args:
-      name: the name of a published network; or the folder of a search, of one of its students, or that
-        `nttzoo.save` wrote. A published name takes precedence
-        over a folder of the same name.
+      name: the name of a published network; or the folder of a search, of one of its students, or that `nttzoo.save`
+        or `nttzoo.export.export_hub` wrote. A published name takes precedence over a folder of the same name.
       weights: "init" (the default) for the sparse initialization, from which one trains; "trained" for the weights
         after training. Exports and `nttzoo.compile` use "trained" by default.
       factory: for a folder with a model that is not a registered architecture: `factory()` makes a model of the same
@@ -78,8 +77,12 @@ def load_weights(place: Place, metrics: dict[str, Any], weights: str) -> Any:
 
 def _load_own(folder: Path, weights: Weights, factory: Callable[[], nnx.Module] | None) -> Any:
     from nttzoo import search
-    from nttzoo.zoo import saving
+    from nttzoo.zoo import hub, saving
 
+    if hub.is_hub(folder):
+        if factory is not None:
+            raise OptionError(f"{folder} holds a registered architecture and needs no factory: leave it out.")
+        return hub.load_hub(folder, weights)
     student = search.student_folder(folder)
     read = saving.load_saved if saving.is_saved(student) else saving.load_student
     if weights == "init":

@@ -1,0 +1,17 @@
+"""Packages that are not installed by default."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from nttzoo.errors import ExportError
+
+
+@contextmanager
+def extra(name: str) -> Iterator[None]:
+    """For imports of packages that belong to an extra: a missing one is answered with how to install it."""
+    try:
+        yield
+    except ImportError as error:
+        raise ExportError(f'this needs {error.name}: pip install "nttzoo[{name}]".') from error
