@@ -82,8 +82,8 @@ CASES = {
         {"x_train": IMAGES, "y_train": LABELS, "x_test": IMAGES, "y_test": LABELS, "name": "a", "classes": None},
         {"name": TEXT, "classes": OPTIONAL},
     ),
-    "batches": (first(data.Labeled(IMAGES, LABELS).batches), {"size": 2, "seed": 0}, {}),
-    "split": (data.Labeled(IMAGES, LABELS).split, {"fraction": 0.5, "seed": 0}, {}),
+    "batches": (first(data.Labeled(IMAGES, LABELS).batches), {"size": 2, "rngs": 0}, {}),
+    "split": (data.Labeled(IMAGES, LABELS).split, {"fraction": 0.5, "rngs": 0}, {}),
     "export_onnx": (
         nttzoo.export_onnx,
         {"model": network(), "path": "a.onnx", "weights": "init", "sparse": True, "opset": 17, "batch": "B"}

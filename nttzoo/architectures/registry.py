@@ -53,9 +53,23 @@ def check_images(images: Array, input_shape: Shape, who: str) -> None:
 
 
 def create(name: str, *, num_classes: int = 10, input_shape: Shape | None = None, rngs: nnx.Rngs | int) -> Network:
-    """A freshly initialized network with full masks, in training mode, for images of `input_shape` (h, w, c).
+    """Creates a freshly initialized network with full masks, in training mode.
 
-    `rngs` seeds weights and dropout: an `nnx.Rngs`, or a number.
+    Args:
+      name: a registered architecture: "lenet300", "lenet5", "conv4" ...
+      num_classes: number of outputs.
+      input_shape: (height, width, channels) of one image (default: that of the architecture's data set in the paper).
+      rngs: seeds weights and dropout: an `nnx.Rngs`, or a number.
+
+    Returns:
+      The network.
+
+    Raises:
+      UnknownName: if there is no such architecture.
+      ShapeError: if the architecture cannot take images of this shape.
+
+    Example:
+      >>> model = nttzoo.create("lenet5", num_classes=10, input_shape=(28, 28, 1), rngs=0)
     """
     make: Any = ARCHITECTURES[name]
     if not _is_size(num_classes):

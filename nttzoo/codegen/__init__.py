@@ -71,10 +71,27 @@ def export_c(
     name: str | None = None,
     input_shape: tuple[int, ...] | None = None,
 ) -> ExportedC:
-    """Writes `path` (ending in .c) and the header beside it, after trying them out where there is a compiler.
+    """Writes a network as C99: the surviving weights and nothing else.
 
-    `model`: an NNX model, the name of a published network, the Path of a search of one's own, or the Path of an ONNX
-    file. `name`: what all symbols start with, if not like the file; made a C identifier if it is none.
+    Where there is a C compiler, the file is compiled and compared with JAX or ONNX Runtime before it is written.
+
+    Args:
+      model: an NNX model, the name of a published network, the Path of a folder with a network, or the Path of an
+        ONNX file.
+      path: of the file, ending in .c; the header goes beside it.
+      weights: "trained" or "init", where `model` is a name or a folder.
+      name: what all symbols start with (default: the file's name); made a C identifier if it is not one.
+      input_shape: of one input without the batch axis, if the model does not know it.
+
+    Returns:
+      The files, what they need of memory, and how far their outputs are from the model's.
+
+    Raises:
+      ExportError: if an operation cannot be compiled, or the outputs differ.
+      OptionError: if the path does not end in .c.
+
+    Example:
+      >>> print(nttzoo.export_c("lenet300-mnist-1pct-global", "digits.c"))
     """
     check_path("path", path)
     if name is not None:

@@ -90,7 +90,13 @@ class Labeled:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A training and a test set, their class names, and the statistics of the training images."""
+    """A training and a test set, their class names, and the statistics of the training images.
+
+    Example:
+      >>> mnist = nttzoo.data.load("mnist5k")
+      >>> for images, labels in mnist.train.batches(64, rngs=0):
+      ...     x = mnist.standardize(images)
+    """
 
     name: str
     train: Labeled
@@ -173,7 +179,26 @@ def from_arrays(
     name: str = "custom",
     classes: tuple[str, ...] | None = None,
 ) -> Dataset:
-    """A data set of one's own: images [n, h, w, c], uint8 or floating point, and integer labels [n]."""
+    """Makes a data set of your own arrays.
+
+    Args:
+      x_train: images [n, h, w, c], uint8 or floating point.
+      y_train: integer labels [n].
+      x_test: images.
+      y_test: labels.
+      name: what the data set is called in messages and files.
+      classes: names of the classes (default: "0", "1" ...).
+
+    Returns:
+      The data set.
+
+    Raises:
+      ShapeError: if the arrays are not images and labels.
+      DataError: if images are not finite, or labels are out of range.
+
+    Example:
+      >>> mine = nttzoo.data.from_arrays(x_train, y_train, x_test, y_test, classes=("cat", "dog"))
+    """
     check_text("name", name)
     if classes is not None:
         classes = check_texts("classes", classes)

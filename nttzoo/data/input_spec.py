@@ -41,7 +41,19 @@ class InputSpec:
 def standardize(
     images: Num[Array, "n h w c"], mean: Float[Array, " c"], std: Float[Array, " c"]
 ) -> Float[Array, "n h w c"]:
-    """(images - mean) / std per channel in float32; uint8 images are first scaled to 0 ... 1."""
+    """(images - mean) / std per channel in float32; uint8 images are first scaled to 0 ... 1.
+
+    Args:
+      images: [n, h, w, c].
+      mean: per channel, on the scale from 0 to 1.
+      std: per channel, on the same scale; a channel whose std is 0 stays constant.
+
+    Returns:
+      Images as networks take them.
+
+    Example:
+      >>> x = nttzoo.data.standardize(images, mnist.mean, mnist.std)
+    """
     scale = 255.0 if images.dtype == jnp.uint8 else 1.0
     # A constant channel stays constant instead of becoming NaN.
     slope = 1.0 / jnp.where(std > 0, std, 1.0)

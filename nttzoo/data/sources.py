@@ -56,11 +56,25 @@ SOURCES.register("svhn")(Source("svhn_cropped", (32, 32, 3), DIGITS, "non-commer
 
 
 def load(name: str, *, data_dir: str | os.PathLike[str] | None = None, download: bool = False) -> Dataset:
-    """A data set by name: `mnist5k` (embedded), `mnist`, `fashion_mnist`, `cifar10`, `svhn`.
+    """Loads a data set by name: `mnist5k` (embedded), `mnist`, `fashion_mnist`, `cifar10` or `svhn`.
 
-    Looks for `<name>.npz` (arrays x_train, y_train, x_test, y_test) in `data_dir`, else in the folder that the
-    environment variable NTTZOO_DATA names, else in the user's cache folder; then for a copy that tensorflow-datasets
-    has prepared. Only with `download=True` does it use the network, through tensorflow-datasets.
+    Looks for `<name>.npz` (arrays x_train, y_train, x_test, y_test), then for a copy that tensorflow-datasets has
+    prepared. Only `download=True` uses the network, through tensorflow-datasets.
+
+    Args:
+      name: of the data set.
+      data_dir: the folder of .npz files (default: the environment variable NTTZOO_DATA, else the user's cache folder).
+      download: whether tensorflow-datasets may download the data set.
+
+    Returns:
+      The data set; `print` shows its size, classes and license.
+
+    Raises:
+      UnknownName: if there is no such data set.
+      DataError: if it is not on this machine, or its file is damaged.
+
+    Example:
+      >>> mnist = nttzoo.data.load("mnist5k")
     """
     source = SOURCES[name]
     check_flag("download", download)

@@ -58,13 +58,29 @@ def export_onnx(
     input_shape: tuple[int, ...] | None = None,
     images: Float[np.ndarray, "n h w c"] | None = None,
 ) -> Exported:
-    """Writes a network to an ONNX file and checks it in ONNX Runtime.
+    """Writes a network to an ONNX file, after comparing the file's outputs in ONNX Runtime with the model's.
 
-    `model`: an NNX model, the name of a published network, or the Path of a search of one's own (then `weights` says
-    which). `name`: what the file calls itself, if not like the network or the file. `sparse`: weights as sparse
-    initializers, a small file; dense ones are for runtimes that want them. `batch`: a name for a batch of any size, or
-    a number. `layout`: of the images that the file takes. `input_shape`: of one input, if the model does not know.
-    `images`: standardized images to check on, besides random ones.
+    Args:
+      model: an NNX model, the name of a published network, or the folder (a Path) of a network of your own.
+      path: of the file.
+      weights: "trained" or "init", where `model` is a name or a folder.
+      name: what the file calls itself (default: the network's name, or the file's).
+      sparse: whether weights are stored as sparse initializers: a small file, but some runtimes need dense ones.
+      opset: version of ONNX's operators, 17 to 23.
+      batch: a name for a batch of any size, or a fixed number of images.
+      layout: of the images that the file takes: "NHWC" or "NCHW".
+      input_shape: of one input without the batch axis, if the model does not know it.
+      images: standardized images to compare on, in addition to random ones.
+
+    Returns:
+      The file, its size, and how far its outputs are from the model's.
+
+    Raises:
+      ExportError: if a layer cannot be exported, if outputs differ, or if the packages of the extra `onnx` are missing.
+      OptionError: if an option has a wrong value.
+
+    Example:
+      >>> print(nttzoo.export_onnx("lenet300-mnist-1pct-global", "digits.onnx"))
     """
     target = check_writable(path)
     _check_options(opset, batch, layout)

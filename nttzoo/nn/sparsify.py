@@ -20,9 +20,24 @@ _MASKED: dict[type, type] = {nnx.Linear: Linear, nnx.LinearGeneral: LinearGenera
 def sparsify(model: M, *, exclude: Sequence[str] = (), copy: bool = True) -> M:
     """Gives every Linear, LinearGeneral and Conv of any NNX module a full mask; weights and outputs stay the same.
 
-    Layers inside attention, recurrent cells and lists are found too. Those whose path matches a glob of `exclude`, such
-    as ["head", "stem.*"], stay as they are. With `copy=False` the model itself is changed. A subclass of these layers
-    with a forward pass of its own is left dense, with a warning.
+    Layers inside attention, recurrent cells and lists are found too. A subclass of these layers with a forward pass of
+    its own is left dense, with a warning.
+
+    Args:
+      model: any NNX module.
+      exclude: globs over the paths of layers that get no mask, such as ["head", "stem.*"].
+      copy: whether to leave `model` as it is and return a copy.
+
+    Returns:
+      The model with masks.
+
+    Raises:
+      ModelError: if `model` is not an NNX module.
+      OptionError: if a glob matches no layer.
+
+    Example:
+      >>> model = nttzoo.sparsify(MyNet(rngs=nnx.Rngs(0)), exclude=["head"])
+      >>> nttzoo.prune(model, "magnitude", density=0.05)
     """
     check_model("model", model)
     check_flag("copy", copy)
@@ -46,7 +61,17 @@ def sparsify(model: M, *, exclude: Sequence[str] = (), copy: bool = True) -> M:
 
 
 def densify(model: M) -> M:
-    """The inverse of `sparsify`: a copy of plain NNX layers, with zeros in place of the pruned weights."""
+    """The inverse of `sparsify`: a copy of plain NNX layers, with zeros in place of the pruned weights.
+
+    Args:
+      model: any NNX module with masked layers.
+
+    Returns:
+      A copy without masks that computes the same outputs.
+
+    Example:
+      >>> plain = nttzoo.densify(nttzoo.load("lenet300-mnist-1pct-global"))
+    """
     check_model("model", model)
     model = nnx.clone(model)
     layer: Any

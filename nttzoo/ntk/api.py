@@ -58,6 +58,9 @@ def empirical_ntk(
       ModelError: if the model's examples depend on each other, if it cannot be differentiated, or if the kernel is not
         finite.
       ShapeError: if x1 and x2 do not fit each other or the model.
+
+    Example:
+      >>> kernel = nttzoo.empirical_ntk(model, images[:32], images[32:64], tangents="active")
     """
     check_choice("tangents", tangents, ("all", "active"))
     check_choice("outputs", outputs, ("full", "trace"))

@@ -33,12 +33,28 @@ def kernel_distance(
     outputs: Outputs = None,
     memory: int | None = None,
 ) -> Float[Array, ""]:
-    """The mean squared entry of K_student(x1, x2) - K_teacher(x1, x2); the teacher is a model or its full kernel.
+    """The mean squared entry of K_student(x1, x2) - K_teacher(x1, x2).
 
-    `outputs`: indices of r of the o outputs, from which the mean over all is estimated at r / o of the cost. Either
-    [n1 + n2, r], each example's own, as `spread_outputs` draws them: without bias for any r. Or [r], the same ones for
-    all examples: without bias if they are drawn uniformly without replacement and r >= 2; a single one sees diagonal
-    entries only. A teacher's kernel may also be given for just these outputs, [n1, n2, r, r].
+    Args:
+      student: any NNX module with outputs [n, o].
+      teacher: another one, or its kernel [n1, n2, o, o]; or the kernel of just the sampled `outputs`, [n1, n2, r, r].
+      x1: n1 examples.
+      x2: n2 examples.
+      tangents: "all" or "active", as in `empirical_ntk`.
+      outputs: indices of r of the o outputs, from which the mean over all is estimated at r / o of the cost. Either
+        [n1 + n2, r], each example's own, as `spread_outputs` draws them: unbiased for any r. Or [r], the same for all
+        examples: unbiased if they are drawn uniformly without replacement and r >= 2; r = 1 sees diagonal entries only.
+      memory: the number of bytes that intermediate arrays may take, as in `empirical_ntk`.
+
+    Returns:
+      The distance, a scalar; differentiable with respect to the student's parameters.
+
+    Raises:
+      ShapeError: if the two kernels do not have the same shape.
+      OptionError: if `outputs` are not different indices of outputs.
+
+    Example:
+      >>> distance = nttzoo.kernel_distance(student, teacher, images[:32], images[32:64])
     """
     check_choice("tangents", tangents, ("all", "active"))
     x1, x2 = check_inputs(student, x1, x2)
@@ -69,10 +85,26 @@ def mean_squared_entry(difference: Float[Array, "n m r r"], outputs: Outputs, to
 
 
 def spread_outputs(key: Key[Array, ""], examples: int, total: int, sampled: int) -> Integer[Array, "examples r"]:
-    """Each example's own outputs, for a batch whose halves are x1 and x2: all outputs equally often in either half.
+    """Draws each example's own outputs for `kernel_distance`, for a batch whose halves are x1 and x2.
 
-    Within a half, examples take turns through the outputs in random order; the halves' orders are independent, so that
-    any two outputs of any x1 and x2 are equally likely to meet.
+    Within a half, examples take turns through the outputs in random order, so that all outputs are equally frequent.
+    The orders of the halves are independent, so that any two outputs of any x1 and x2 are equally likely to meet.
+
+    Args:
+      key: a JAX key.
+      examples: number of examples in both halves together.
+      total: number of outputs of the model.
+      sampled: number of outputs per example, r.
+
+    Returns:
+      Indices of outputs, [examples, r].
+
+    Raises:
+      OptionError: if there are no two equal halves, or not that many outputs.
+
+    Example:
+      >>> outputs = nttzoo.ntk.spread_outputs(jax.random.key(0), 64, total=10, sampled=1)
+      >>> estimate = nttzoo.kernel_distance(student, teacher, x[:32], x[32:], outputs=outputs)
     """
     if examples % 2 or not 1 <= sampled <= total:
         raise OptionError(

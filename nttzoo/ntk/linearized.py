@@ -24,10 +24,25 @@ def gradient_flow(
     test_kernel: Float[Array, "m n o o"] | None = None,
     test_start: Float[Array, "m o"] | None = None,
 ) -> Float[Array, "t n o"] | Float[Array, "t m o"]:
-    """Outputs at the given times of continuous gradient flow, on the training points or, if given, on test points.
+    """Outputs of the linearized network at the given times of continuous gradient flow.
 
-    `kernel` is K(train, train) and `start` the outputs at time 0; `test_kernel` is K(test, train), `test_start` the
-    outputs on the test points at time 0.
+    Args:
+      kernel: K(train, train).
+      start: outputs on the training points at time 0.
+      targets: of the training points.
+      times: t points in time.
+      test_kernel: K(test, train), for outputs on test points.
+      test_start: outputs on the test points at time 0.
+
+    Returns:
+      Outputs on the training points, or on the test points if these are given.
+
+    Raises:
+      ShapeError: if the arrays do not fit each other.
+
+    Example:
+      >>> kernel = nttzoo.empirical_ntk(model, x, tangents="active")
+      >>> outputs = nttzoo.dynamics.gradient_flow(kernel, model(x), targets, jnp.array([0.0, 1.0, 10.0]))
     """
     times = jnp.asarray(times, start.dtype)
     return _trajectory(kernel, start, targets, lambda w: jnp.exp(-times[:, None] * w[None]), test_kernel, test_start)
@@ -43,7 +58,27 @@ def gradient_descent(
     test_kernel: Float[Array, "m n o o"] | None = None,
     test_start: Float[Array, "m o"] | None = None,
 ) -> Float[Array, "t n o"] | Float[Array, "t m o"]:
-    """Outputs after the given numbers of steps of full-batch gradient descent; arguments as in `gradient_flow`."""
+    """Outputs of the linearized network after the given numbers of steps of full-batch gradient descent.
+
+    Args:
+      kernel: K(train, train).
+      start: outputs on the training points before the first step.
+      targets: of the training points.
+      steps: t numbers of steps.
+      learning_rate: positive.
+      test_kernel: K(test, train), for outputs on test points.
+      test_start: outputs on the test points before the first step.
+
+    Returns:
+      Outputs on the training points, or on the test points if these are given.
+
+    Raises:
+      ShapeError: if the arrays do not fit each other.
+      OptionError: if the learning rate is not positive.
+
+    Example:
+      >>> outputs = nttzoo.dynamics.gradient_descent(kernel, model(x), targets, jnp.arange(10), learning_rate=0.01)
+    """
     if not learning_rate > 0:
         raise OptionError(f"learning_rate is {learning_rate}; it must be positive.")
     counts = jnp.asarray(steps)

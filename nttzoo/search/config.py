@@ -32,12 +32,20 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class SearchConfig:
-    """One teacher (an architecture's seed) and its students: all `densities` in all `schemes`, with one recipe.
+    """One teacher and its students: all `densities` in all `schemes`, with one recipe.
 
-    `recipe` is a name ("ntt", "gradual", "ntt+"), looked up for model and data set, or a `Recipe`. `transfer` takes
-    teacher and images as arguments, and of `model` and `data` only looks at what the recipe's name needs. A density is
-    a number, or one for each glob over layer paths, such as {"blocks.*": 0.02, "*": 0.1}; a scheme is a name or a
-    function (see `nttzoo.sparsity.schemes`); the layers whose paths match a glob of `exclude` stay dense.
+    Args:
+      model: the architecture. `transfer`, which takes teacher and images as arguments, only finds the recipe by it.
+      data: the data set, likewise.
+      densities: of the students, in (0, 1]; each may also be a mapping from globs over layer paths, such as
+        {"blocks.*": 0.02, "*": 0.1}.
+      schemes: names such as "layerwise", "global", "erk" and "budget", or functions (see `nttzoo.sparsity.schemes`).
+      exclude: globs over the paths of layers that stay dense.
+      seed: of the teacher's weights and of the batches.
+      recipe: "ntt", "gradual" or "ntt+", looked up for model and data set, or a `Recipe`.
+
+    Example:
+      >>> config = nttzoo.search.SearchConfig(model="lenet300", data="mnist", densities=(0.01, 0.03), recipe="gradual")
     """
 
     model: str = "lenet300"

@@ -83,11 +83,29 @@ def transfer(
     save_every: float = SAVE_SECONDS,
     progress: bool = True,
 ) -> Found:
-    """Finds sparse students of a teacher on unlabeled images; neither argument is changed.
+    """Finds sparse students of a teacher on unlabeled images by Neural Tangent Transfer.
 
-    `teacher` is any NNX model with outputs [n, o]. `preprocess` turns a batch of images into what the model takes, on
-    the device (None: nothing to do). `devices`: how many to spread each batch over (None: all). A `journal` keeps the
-    run on disk, `save_every` so many seconds, so that it can be resumed after an interruption.
+    Args:
+      teacher: any NNX model with outputs [n, o]; it is not changed.
+      images: [n, ...].
+      config: densities, schemes, seed and recipe.
+      preprocess: turns a batch of images into what the model takes, on the device (default: nothing).
+      devices: number of devices that share each batch (default: all).
+      journal: keeps the run in a folder, so that it can be resumed after an interruption (default: nothing is kept).
+      save_every: seconds between saved states of a journal.
+      progress: whether to show a progress bar.
+
+    Returns:
+      The students and their distances from the teacher; `print` shows them as a table.
+
+    Raises:
+      ShapeError: if the images do not fit the teacher.
+      DensityError: if a density would leave a layer without weights.
+      TrainingError: if the loss stops being finite.
+
+    Example:
+      >>> found = nttzoo.search.transfer(teacher, images, nttzoo.search.SearchConfig(densities=(0.05,), recipe=recipe))
+      >>> nttzoo.save(found.students[0].model, "mine")
     """
     check_model("teacher", teacher)
     check_instance("config", config, SearchConfig)

@@ -50,17 +50,33 @@ def cubic(start: float, target: float, progress: float) -> float:
 class Recipe:
     """How to search.
 
-    `epochs`, `batch_size`, `learning_rate`: of Adam. `mask_every`: steps between refreshes of the mask.
-    `kernel_weight`, `weight_decay`: of the loss (gamma^2 and beta in the paper). `tangents`: "all" or "active".
-    `outputs`: how many outputs each image is given per step for the kernel (None: all). `start_density`, `fall`,
-    `fall_shape`: the density falls from the start to the target over this fraction of the steps (None: the target all
-    along). `start_method`: the pruning method of the first mask (None: magnitude, and Logit-SNIP where layers compete);
-    it must need no labels. `mask_rule`: how later masks rank weights (see `nttzoo.search.mask_rules`). `mask_momentum`:
-    how much of the ranking is that of the mask before. `output_loss`: how far outputs are apart, by "squared"
-    differences or by "reverse_kl", the divergence of the student's softmax from the teacher's. `normalize_kernels`: the
-    student's kernel counts up to a factor. `active_from`: from this fraction of the steps on, the kernel has the
-    tangents of surviving weights only. `held_out`: this fraction of the images, but at least 64, is kept aside to
-    report kernel distances on.
+    Args:
+      kernel_weight: of the kernel distance in the loss (gamma^2 in the paper).
+      weight_decay: of the surviving weights in the loss (beta in the paper).
+      name: what the recipe is called in files.
+      epochs: passes over the images.
+      batch_size: images per step of Adam; even, as the kernel is taken between the batch's halves.
+      learning_rate: of Adam.
+      mask_every: steps between updates of the mask.
+      tangents: "all" or "active", as in `empirical_ntk`.
+      outputs: number of outputs per image and step for the kernel (None: all).
+      start_density: the density falls from here to the target (None: the target from the start).
+      start_method: the pruning method of the first mask, which must need no labels (None: magnitude, and Logit-SNIP
+        where layers compete).
+      fall: fraction of the steps over which the density falls.
+      fall_shape: "geometric", "linear" or "cubic".
+      mask_rule: how later masks rank weights (see `nttzoo.search.mask_rules`).
+      mask_momentum: how much of the ranking is that of the previous mask.
+      output_loss: how far outputs are apart: "squared" differences, or "reverse_kl", the divergence of the student's
+        softmax from the teacher's.
+      normalize_kernels: whether the student's kernel counts up to a factor.
+      active_from: from this fraction of the steps on, the kernel has the tangents of surviving weights only.
+      held_out: this fraction of the images, but at least 64, is held out to report kernel distances on.
+
+    Example:
+      >>> recipe = Recipe(
+      ...     name="mine", epochs=1, batch_size=64, learning_rate=5e-4, kernel_weight=1e-3, weight_decay=1e-4
+      ... )
     """
 
     kernel_weight: float
@@ -162,7 +178,23 @@ FALL_FIELDS = ("start_density", "fall", "fall_shape")
 
 
 def find(name: str, model: str, data: str) -> Recipe:
-    """The recipe `ntt`, `gradual` or `ntt+` for an architecture on a data set."""
+    """Finds the recipe of an architecture on a data set.
+
+    Args:
+      name: "ntt", "gradual" or "ntt+".
+      model: the architecture.
+      data: the data set.
+
+    Returns:
+      The recipe.
+
+    Raises:
+      UnknownName: if there is no such recipe, architecture or data set.
+      OptionError: if there is no recipe for the two.
+
+    Example:
+      >>> short = nttzoo.recipes.find("ntt", "lenet300", "mnist").change(epochs=1)
+    """
     if name not in NAMES:
         raise UnknownName("recipe", name, NAMES)
     ARCHITECTURES[model], SOURCES[data]

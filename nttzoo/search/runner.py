@@ -73,10 +73,29 @@ def run(
     save_every: float = SAVE_SECONDS,
     progress: bool = True,
 ) -> Summary:
-    """Searches in the folder `out` (by default runs/<name of the config>), or resumes an earlier run.
+    """Runs a search for a registered architecture on a named data set, or resumes an earlier one.
 
-    A finished run is not repeated. `fresh` starts over. `devices`: how many to use (None: all that there are).
-    `save_every`: seconds between saved states, from which a killed run resumes.
+    A finished run is not repeated.
+
+    Args:
+      config: model, data set, densities, schemes, seed and recipe.
+      out: the run's folder (default: runs/<name of the config>).
+      fresh: whether to discard what an earlier run left in the folder.
+      devices: number of devices that share each batch (default: all).
+      data_dir: the folder of data sets, as in `nttzoo.data.load`.
+      download: whether the data set may be downloaded.
+      save_every: seconds between saved states, from which a killed run resumes.
+      progress: whether to show a progress bar.
+
+    Returns:
+      The folder and a summary; `print` shows it as a table.
+
+    Raises:
+      RunError: if the folder belongs to another run, or another process is using it.
+      Interrupted: on SIGINT and SIGTERM, after saving.
+
+    Example:
+      >>> print(nttzoo.search.run(nttzoo.search.SearchConfig(densities=(0.01, 0.03))))
     """
     folder = Path(out) if out else Path("runs") / config.name
     journal = Journal(folder, fresh=fresh)
@@ -114,7 +133,20 @@ def ingredients(config: SearchConfig, data_dir: str | None, download: bool) -> t
 def dry_run(
     config: SearchConfig, *, devices: int | None = None, data_dir: str | None = None, download: bool = False
 ) -> str:
-    """The plan, and what it costs, measured on a few steps; writes nothing."""
+    """Tells the plan of a search and what it costs, measured on a few steps; writes nothing.
+
+    Args:
+      config: as for `run`.
+      devices: number of devices that share each batch (default: all).
+      data_dir: the folder of data sets.
+      download: whether the data set may be downloaded.
+
+    Returns:
+      A table as text.
+
+    Example:
+      >>> print(nttzoo.search.dry_run(nttzoo.search.SearchConfig(model="lenet5", data="mnist")))
+    """
     teacher, images, preprocess = ingredients(config, data_dir, download)
     mesh = make_mesh(devices, config.recipe.batch_size)
     students, plan = prepare(teacher, images, config, preprocess, mesh)

@@ -107,6 +107,9 @@ def speedup(model: nnx.Module, input_shape: tuple[int, ...] | None = None) -> Sp
     Raises:
       ModelError: if a layer cannot be counted, as its kernel takes part in something else than products.
       ShapeError: if the model does not take such an image, or does not say its input shape.
+
+    Example:
+      >>> print(nttzoo.speedup(nttzoo.load("lenet5-mnist-3pct-global")))
     """
     check_model("model", model)
     shape = getattr(model, "input_shape", None) if input_shape is None else input_shape

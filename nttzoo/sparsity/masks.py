@@ -112,7 +112,17 @@ class DensityReport:
 
 
 def density_report(model: nnx.Module) -> DensityReport:
-    """Counts the surviving weights of a model with masks."""
+    """Counts the surviving weights of a model with masks.
+
+    Args:
+      model: any NNX module with masked layers.
+
+    Returns:
+      The counts per layer and in total; `print` shows a table.
+
+    Example:
+      >>> print(nttzoo.masks.density_report(model))
+    """
     layers = masked_layers(model)
     return DensityReport(
         tuple(LayerDensity(path_name(p), layer.mask.size, int(layer.mask[...].sum())) for p, layer in layers.items())

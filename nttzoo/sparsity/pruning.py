@@ -75,12 +75,16 @@ def prune(
       rngs: seeds the random methods: an `nnx.Rngs`, a JAX key or a number.
       input_shape: of one example, for schemes that count multiply-adds; by default the model's own, or the batch's.
 
+    Returns:
+      The same model.
+
     Raises:
+      ModelError: if the model has no masked layers.
       DensityError: if a layer would be left without weights.
       OptionError: if a glob matches no layer. If anything is wrong, the model stays as it was.
 
     Example:
-      >>> prune(model, "magnitude", density={"head": 0.3, "*": 0.01}, exclude=["stem"])
+      >>> nttzoo.prune(model, "magnitude", density={"head": 0.3, "*": 0.01}, exclude=["stem"])
     """
     masked_layers(model)  # an error, if it has none
     chosen = METHODS[method] if isinstance(method, str) else method

@@ -63,6 +63,9 @@ class TrainConfig:
       progress: whether to show a progress bar.
       engine: "c" trains in compiled C, at the cost of the surviving weights; "jax" in JAX; "auto" in C on a CPU
         where model, optimizer and loss allow it and the network is sparse.
+
+    Example:
+      >>> config = nttzoo.TrainConfig(epochs=10, optimizer=optax.adamw(1e-3, weight_decay=1e-4))
     """
 
     epochs: int = 50

@@ -60,7 +60,21 @@ class Entry:
 
 
 def info(name: str) -> Entry:
-    """All that is known of a published network."""
+    """Tells all that is known of a published network.
+
+    Args:
+      name: the name of a published network (see `nttzoo.list_models`).
+
+    Returns:
+      Its entry; `print` shows it as tables.
+
+    Raises:
+      UnknownName: if there is no such published network.
+      FileError: if a file of the entry was changed or lost.
+
+    Example:
+      >>> print(nttzoo.info("lenet300-mnist-1pct-global"))
+    """
     return retried(name, _info)
 
 

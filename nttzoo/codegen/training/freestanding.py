@@ -63,6 +63,9 @@ def export_training_c(
       seed: of dropout.
       input_shape: of one input, if the model does not know.
 
+    Returns:
+      The files, and what they need of memory.
+
     Raises:
       OptionError: if the path does not end in .c.
       ExportError: if an operation has no backward rule.

@@ -89,6 +89,9 @@ def export_training_wasm(model: nnx.Module, path: str | os.PathLike[str], **opti
       path: of the module.
       **options: those of `export_training_c`: optimizer, loss, dropout, seed.
 
+    Returns:
+      The files and their sizes.
+
     Raises:
       ExportError: if there is no compiler for WebAssembly, or an operation has no backward rule.
       ModelError: if the model does not know how its inputs are standardized.
