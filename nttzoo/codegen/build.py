@@ -208,5 +208,5 @@ def write(source: Source, folder: Path) -> tuple[Path, Path]:
     """Writes the C file and its header into a folder; returns their paths."""
     paths = folder / f"{source.name}.c", folder / f"{source.name}.h"
     for path, text in zip(paths, (source.code, source.header), strict=True):
-        path.write_text(text)
+        files.write_text(path, text)
     return paths

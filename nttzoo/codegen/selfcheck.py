@@ -34,7 +34,7 @@ def check_once(network: Compiled, proto: onnx.ModelProto, oracle: Oracle) -> Non
     """Raises `ExportError` if a compiled network does not compute what its graph does; a check passed is remembered."""
     content = hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()
     passed = network.library.with_suffix(".checked")
-    if passed.exists() and passed.read_text() == content:
+    if passed.exists() and passed.read_bytes() == content.encode():
         return
     try:
         worst = worst_difference(network, oracle)

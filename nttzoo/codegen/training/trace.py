@@ -12,6 +12,7 @@ import importlib.metadata
 import re
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,10 +26,11 @@ from nttzoo import __version__, export, nn
 from nttzoo._util import files
 from nttzoo.codegen import build, frontend, optimize
 from nttzoo.codegen.ir import Conv, Linear, Program
-from nttzoo.errors import ExportError, RunError
+from nttzoo.errors import ExportError, FileError, RunError
 
 FIRST = 2**22 + 1  # an unlikely constant; integers up to 2**24 are exact in float32
 LIMIT = 2**24 - FIRST
+GRAPH_LIMIT = 2**31  # bytes of a graph that is kept
 
 
 @dataclass(frozen=True)
@@ -129,14 +131,24 @@ def _graph(plain: nnx.Module, input_shape: tuple[int, ...]) -> onnx.ModelProto:
         digest.update(
             np.asarray(constant).tobytes() if not jnp.issubdtype(constant.dtype, jax.dtypes.prng_key) else b""
         )
-    file = build.cache_folder() / f"graph-{digest.hexdigest()[:32]}.onnx"
-    with suppress(OSError, DecodeError):
-        return onnx.load(file)
+    file = build.cache_folder() / f"graph-{digest.hexdigest()[:32]}.bin"
+    if (kept := _kept(file)) is not None:
+        return kept
     proto = export.graph_of(plain, ("B", *input_shape), opset=17, layout="NHWC", name="network")
     with suppress(OSError, RunError):  # a cache that cannot be written is no reason not to train
         files.private_folder(file.parent)
-        files.write_bytes(file, proto.SerializeToString())
+        content = proto.SerializeToString()
+        files.write_bytes(file, hashlib.sha256(content).digest() + content)
     return proto
+
+
+def _kept(file: Path) -> onnx.ModelProto | None:
+    """The graph in a file that starts with its hash; None if there is none, or another than was written."""
+    with suppress(FileError, DecodeError):
+        content = files.read_bytes(file, limit=GRAPH_LIMIT)
+        if hashlib.sha256(content[32:]).digest() == content[:32]:
+            return onnx.load_from_string(content[32:])
+    return None
 
 
 def parameters_in(values: np.ndarray) -> np.ndarray:
