@@ -14,6 +14,7 @@ from nttzoo import nn
 from nttzoo.dataflow import Position, Program, Seen, outputs_alone, smallest_batch, trace
 from nttzoo.errors import ModelError
 from nttzoo.nn import LayerPath, merge_params, path_name, split_params
+from nttzoo.nn.layers import mask_p
 from nttzoo.ntk.layer_rules import Rows, Share, affine_share
 from nttzoo.ntk.sharding import Exchange
 from nttzoo.ops.convolution import varying_alike
@@ -101,9 +102,10 @@ def hides_masks(model: nnx.Module, example: Array) -> bool:
 
 def _check_masks(model: nnx.Module, program: Program) -> None:
     if hidden := program.analysis.hidden_masks:
+        inside = ", ".join(sorted(set(hidden) - {mask_p.name}))
         raise ModelError(
             f"tangents='all' takes the derivative of a mask for the identity, but {type(model).__name__} applies masks "
-            f"to kernels that it computes in its forward pass, or inside {', '.join(sorted(set(hidden)))}. "
+            f"{f'inside {inside}' if inside else 'to kernels that it computes in its forward pass'}. "
             "Use tangents='active'."
         )
 
