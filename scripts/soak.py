@@ -1,7 +1,7 @@
-"""Kills, damage and long searches; see benchmarks/soak.py. Writes what happened as JSON."""
+"""Kills, damage and a long search; see benchmarks/soak. Figures are added to those that FILE has already."""
 
 import argparse
-import json
+import signal
 import sys
 from pathlib import Path
 
@@ -12,14 +12,22 @@ from nttzoo._util import provenance
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=200, help="of writers of each kind (default: 200)")
-    parser.add_argument("--mutations", type=int, default=1000, help="damaged networks (default: 1000)")
-    parser.add_argument("--search-minutes", type=float, default=60, help="of a watched search (default: 60)")
+    parser.add_argument("--minutes", type=float, default=60, help="how long (default: 60)")
     parser.add_argument("--seed", type=int, default=0, help="of all random choices (default: 0)")
-    parser.add_argument("--out", required=True, help="the file to write")
+    parser.add_argument("--out", required=True, metavar="FILE", help="JSON file to write or to add to")
+    parser.add_argument("--report", metavar="PAGE", help="Markdown file to write")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leaves no process behind
     out = provenance.check_writable(options.out)
-    limits = {"kills": options.kills, "mutations": options.mutations, "search_minutes": options.search_minutes}
-    found = soak.run(**limits, seed=options.seed)
-    provenance.write_json(out, found)
-    print(json.dumps(found, indent=1))
+    earlier = provenance.read_json(out) if out.exists() else None
+    origin = provenance.origin()
+    found = soak.run(
+        minutes=options.minutes,
+        seed=options.seed,
+        earlier=earlier,
+        save=lambda content: provenance.write_json(out, {**content, **origin}),
+    )
+    if options.report:
+        page = provenance.check_writable(options.report)
+        soak.write_report(page, {**found, **origin}, out.name)
+        print(page.read_text())
