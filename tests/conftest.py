@@ -33,6 +33,7 @@ def pytest_configure(config):
     if not config.getoption("--optimized"):
         # The suite spends its time compiling small programs, most of them run once.
         jax.config.update("jax_disable_most_optimizations", True)
+        os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # for processes that tests start
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # the workers get the environment of the first process
         folder = tempfile.mkdtemp(prefix="nttzoo-compiled-")

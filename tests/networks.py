@@ -107,6 +107,8 @@ BUILDERS = {
     "attention": lambda: (Attention(nnx.Rngs(1)), (3, 4)),
 }
 
+LARGE = ("conv4",)  # take seconds to compile
+
 
 def build(name):
     """(model in evaluation mode, x1 of 3 examples, x2 of 2 examples)."""

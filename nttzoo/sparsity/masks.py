@@ -17,7 +17,7 @@ from nttzoo._util import console
 from nttzoo.nn import LayerPath, masked_layers, path_name
 from nttzoo.sparsity.schemes import Groups
 
-Scores = Mapping[LayerPath, Real[Array, "..."]]
+Scores = Mapping[LayerPath, Real[Array | np.ndarray, "..."]]
 Masks = dict[LayerPath, Bool[Array, "..."]]
 
 

@@ -23,6 +23,10 @@ pytestmark = pytest.mark.usefixtures("x64")
 TANGENTS = ("all", "active")
 
 
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 def by_jacrev(model, x1, x2, tangents):
     """The full kernel from jax.jacrev over all parameters: mask applied ("active") or multiplied in before ("all")."""
     graph, params, rest = nnx.split(model, nnx.Param, ...)
@@ -50,7 +54,7 @@ def close(one, two, tolerance=1e-9):
     np.testing.assert_allclose(one, two, rtol=0, atol=tolerance * float(jnp.abs(two).max()))
 
 
-@pytest.mark.parametrize("name", networks.BUILDERS)
+@pytest.mark.parametrize("name", [slow(name) if name in networks.LARGE else name for name in networks.BUILDERS])
 @pytest.mark.parametrize("tangents", TANGENTS)
 def test_kernel_equals_the_dense_jacobian(name, tangents):
     model, x1, x2 = networks.build(name)
@@ -98,7 +102,7 @@ def test_a_custom_product_is_not_taken_for_the_ordinary_one():
 
 @pytest.mark.parametrize(
     ("name", "for_one_example", "outputs"),
-    [("lenet5", 5_000_000, "full"), ("gru", 20_000, "full"), ("gru", 20_000, "trace")],
+    [slow("lenet5", 5_000_000, "full"), ("gru", 20_000, "full"), slow("gru", 20_000, "trace")],
 )
 def test_blocks_give_the_same_kernel_and_gradient(name, for_one_example, outputs):
     model, x1, x2 = networks.build(name)
@@ -119,7 +123,7 @@ def test_blocks_give_the_same_kernel_and_gradient(name, for_one_example, outputs
             close(one, two)
 
 
-@pytest.mark.parametrize("name", ["lenet300", "lenet5", "residual"])
+@pytest.mark.parametrize("name", ["lenet300", slow("lenet5"), "residual"])
 @pytest.mark.parametrize("tangents", TANGENTS)
 def test_gradient_of_the_kernel_loss_equals_that_through_the_dense_jacobian(name, tangents):
     model, x1, x2 = networks.build(name)
@@ -151,7 +155,7 @@ def test_kernel_of_a_set_with_itself_is_symmetric_and_positive_semidefinite(name
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("name", ["lenet300", "lenet5", "conv4"])
+@pytest.mark.parametrize("name", ["lenet300", "lenet5", slow("conv4")])
 @pytest.mark.parametrize("implementation", ["JACOBIAN_CONTRACTION", "NTK_VECTOR_PRODUCTS"])
 def test_kernel_equals_that_of_neural_tangents(name, implementation):
     nt = import_neural_tangents()

@@ -233,7 +233,8 @@ for name in ("lenet5", "conv4"):
 
 
 def test_gradients_shared_by_two_devices():
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
+    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-c", DATA_PARALLEL]
-    done = subprocess.run(command, env={**os.environ, **flags}, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr[-2000:]
