@@ -104,10 +104,13 @@ BUILDERS = {
     "strided": lambda: (Strided(nnx.Rngs(1)), (7, 6, 2)),
     "residual": lambda: (Residual(nnx.Rngs(1)), (4, 5, 2)),
     "gru": lambda: (Unrolled(nnx.Rngs(1)), (3, 3)),
+    "gru_rows": lambda: (paper("gru", (4, 3, 1)), (4, 3, 1)),
+    "ds_cnn": lambda: (paper("ds_cnn", (6, 5, 1)), (6, 5, 1)),
+    "resnet20": lambda: (paper("resnet20", (8, 8, 3)), (8, 8, 3)),
     "attention": lambda: (Attention(nnx.Rngs(1)), (3, 4)),
 }
 
-LARGE = ("conv4",)  # take seconds to compile
+LARGE = ("conv4", "ds_cnn", "resnet20")  # take seconds to compile
 
 
 def build(name):

@@ -175,7 +175,7 @@ def _search_parser(commands: Any) -> None:
 
 def _reproduce_parser(commands: Any) -> None:
     parser = _command(commands, "reproduce", does.reproduce, "run the paper's experiments, as far as they are not done")
-    names = "table1, table2, curves, density, tradeoff, controls, ablation, field, dynamics, all"
+    names = "table1, table2, curves, density, tradeoff, controls, ablation, field, networks, dynamics, all"
     what = f"{names}; report: only write the report"
     parser.add_argument("experiment", metavar="EXPERIMENT", help=what)
     parser.add_argument("--budget", default="cpu", help="paper, cpu (about a day on two cores) or smoke (default: cpu)")

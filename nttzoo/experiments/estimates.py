@@ -12,7 +12,7 @@ from nttzoo.search.config import Plan
 # Seconds per epoch of 60,000 images: some for every network, and some times the density (results/bench_train.json).
 EPOCH = {"lenet300": (0.1, 1.0), "lenet5": (0.3, 10.0), "conv4": (3.0, 190.0)}
 # Seconds per step and output of a search (results/bench_search.json).
-STEP = {"lenet300": 0.00044, "lenet5": 0.04, "conv4": 0.41}
+STEP = {"lenet300": 0.00044, "lenet5": 0.04, "conv4": 0.41, "gru": 0.03, "ds_cnn": 0.33, "resnet20": 0.77}
 OUTPUTS = 10
 IMAGES = {"mnist": 60_000, "fashion_mnist": 60_000, "cifar10": 50_000, "svhn": 73_257, "mnist5k": 5_000}
 

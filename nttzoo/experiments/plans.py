@@ -42,6 +42,12 @@ VARIANTS: list[dict[str, Any]] = [
     {"tangents": "active"},
     {"start_method": "synflow"},
 ]
+# Beyond the paper: network, data, density, epochs of training.
+BEYOND = (
+    ("gru", "mnist", 0.05, 10),
+    ("ds_cnn", "fashion_mnist", 0.1, 10),
+    ("resnet20", "cifar10", 0.05, 10),
+)
 SMOKE_SEARCH = {"epochs": 1, "mask_every": 20}
 
 
@@ -232,6 +238,26 @@ def ablation(budget: str) -> list[Case]:
     return made
 
 
+def networks(budget: str) -> list[Case]:
+    """Networks that the paper does not have: NTT beside random masks, and beside its own with its weights moved."""
+    if budget == "smoke":
+        return [*_beyond("gru", "mnist5k", 0.05, 1, seeds=(0,), change=SMOKE_SEARCH)]
+    made: list[Case] = []
+    for seed in range(5 if budget == "paper" else 3):
+        for model, data, density, epochs in BEYOND:
+            made += _beyond(model, data, density, 50 if budget == "paper" else epochs, seeds=(seed,))
+    return made
+
+
+def _beyond(
+    model: str, data: str, density: float, epochs: int, *, seeds: Sequence[int], change: dict[str, Any] | None = None
+) -> Iterator[Case]:
+    """Small layers need more of their weights than large ones: the search uses erk."""
+    how: dict[str, Any] = {"trainings": [training(epochs)], "seeds": seeds, "change": change}
+    yield from cases(model, [data], [density], ["erk"], ["ntt"], controls=("", "shuffled"), **how)
+    yield from cases(model, [data], [density], ["erk", "layerwise"], ["random"], **how)
+
+
 def _smoke(
     methods: Sequence[str],
     densities: Sequence[float],
@@ -255,6 +281,7 @@ EXPERIMENTS: dict[str, Callable[[str], list[Case]]] = {
     "table2": table2,
     "ablation": ablation,
     "field": field,
+    "networks": networks,
 }
 
 

@@ -2,7 +2,7 @@
 
 On GPU and TPU it is XLA's own convolution. XLA's CPU convolution runs far below the speed of its matrix products, and
 inside a loop a hundred times slower still. So on the CPU windows of 3x3 go Winograd's way; for others patches are
-unfolded and multiplied, a few images at a time, so that they never leave the cache.
+unfolded and multiplied, a few images at a time, so that they never leave the cache. Depthwise ones are sums of shifts.
 
 A convolution and its two transposes, with respect to the images and to the kernel, are closed under differentiation:
 each is bilinear and the transposes of each are the others. As three JAX primitives they are fast at every order.
@@ -26,7 +26,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching
 from jaxtyping import Array, Num
 
-from nttzoo.ops import patches, winograd
+from nttzoo.ops import depthwise, patches, winograd
 from nttzoo.ops.patches import Window, by_chunks, chunk_size, primitive_of
 
 # With fewer channels Winograd's transforms take longer than the products that they save; with larger tiles than this,
@@ -105,6 +105,8 @@ def _conv(x: Array, kernel: Array, *, window: Window) -> Array:
     """Images [n, *space, c], kernel [*size, c / groups, o] -> [n, *out, o]."""
     if window.winograd:
         return winograd.conv(x, kernel)
+    if _is_depthwise(kernel, window):
+        return depthwise.conv(x, kernel, window)
 
     def of_chunk(x: Array) -> Array:
         product = _multiply("pgk,gko->pgo", _grouped_patches(x, window), _grouped_kernel(kernel, window))
@@ -117,6 +119,8 @@ def _conv_to_images(g: Array, kernel: Array, *, window: Window) -> Array:
     """The transpose with respect to the images: g [n, *out, o], kernel -> [n, *space, c]."""
     if window.winograd:
         return winograd.conv_to_images(g, kernel)
+    if _is_depthwise(kernel, window):
+        return depthwise.conv_to_images(g, kernel, window)
     groups, taps, channels = window.groups, math.prod(window.size), kernel.shape[-2] * window.groups
 
     def of_chunk(g: Array) -> Array:
@@ -132,6 +136,8 @@ def _conv_to_kernel(x: Array, g: Array, *, window: Window) -> Array:
     """The transpose with respect to the kernel: x [n, *space, c], g [n, *out, o] -> [*size, c / groups, o]."""
     if window.winograd:
         return winograd.conv_to_kernel(x, g)
+    if 1 < window.groups == x.shape[-1]:
+        return depthwise.conv_to_kernel(x, g, window)
     n, groups, channels, outputs = len(x), window.groups, x.shape[-1], g.shape[-1]
 
     def of_chunk(x: Array, g: Array) -> Array:
@@ -144,6 +150,10 @@ def _conv_to_kernel(x: Array, g: Array, *, window: Window) -> Array:
     start = of_chunk(x[whole:], g[whole:])  # zeros, if no rest is left
     total, _ = lax.scan(lambda total, piece: (total + of_chunk(*piece), None), start, pieces)
     return total.transpose(2, 0, 1).reshape(*window.size, channels // groups, outputs)
+
+
+def _is_depthwise(kernel: Array, window: Window) -> bool:
+    return window.groups > 1 and kernel.shape[-2] == 1
 
 
 def _grouped_patches(x: Array, window: Window) -> Num[Array, "p g k"]:

@@ -11,7 +11,14 @@ from nttzoo.errors import ModelError, ShapeError, UnknownName
 from nttzoo.ops.pooling import max_pool
 from nttzoo.sparsity import cost, masks
 
-SMALL = {"lenet300": (4, 3, 2), "lenet5": (16, 17, 2), "conv4": (16, 17, 2)}
+SMALL = {
+    "lenet300": (4, 3, 2),
+    "lenet5": (16, 17, 2),
+    "conv4": (16, 17, 2),
+    "gru": (5, 4, 2),
+    "ds_cnn": (6, 7, 2),
+    "resnet20": (9, 8, 2),
+}
 
 
 def normal(seed, shape):
@@ -27,7 +34,7 @@ def small():
     return made
 
 
-@pytest.mark.parametrize("name", ["lenet300", "conv4"])
+@pytest.mark.parametrize("name", ["lenet300", "conv4", "gru", "ds_cnn"])
 def test_a_blank_network_has_the_same_state_without_weights(name):
     options = {"num_classes": 3, "input_shape": (16, 16, 1)}
     made = architectures.create(name, **options, rngs=0)
@@ -48,7 +55,17 @@ def test_a_blank_network_has_the_same_state_without_weights(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "multiply_adds"), [("lenet300", 266_200, 266_200), ("lenet5", 430_500, 2_293_000)]
+    ("name", "size", "multiply_adds"),
+    [
+        ("lenet300", 266_200, 266_200),
+        ("lenet5", 430_500, 2_293_000),
+        # 28 steps of (28 + 128) * 3 * 128, then 128 * 10.
+        ("gru", 61_184, 1_678_592),
+        # 14 * 14 pixels of 40 * 64, then four times 9 * 64 and 64 * 64; 64 * 10.
+        ("ds_cnn", 21_888, 4_165_248),
+        # He et al.'s: 0.27 million weights, 41 million multiply-adds.
+        ("resnet20", 268_336, 40_551_040),
+    ],
 )
 def test_weights_and_multiply_adds(name, size, multiply_adds):
     model = create(name, rngs=0)
@@ -77,7 +94,10 @@ def test_an_input_shape_is_height_width_channels(shape):
 
 
 def test_an_unknown_architecture_lists_the_near_misses():
-    with pytest.raises(UnknownName, match=r"no architecture 'lenet30'.*'lenet300'.*Known: conv4, lenet300, lenet5"):
+    with pytest.raises(
+        UnknownName,
+        match=r"no architecture 'lenet30'.*'lenet300'.*Known: conv4, ds_cnn, gru, lenet300, lenet5, resnet20",
+    ):
         create("lenet30", rngs=0)
 
 
@@ -232,5 +252,73 @@ def test_forward_pass_and_gradient_by_hand(small, by_hand):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4 * abs(expected).max())
 
 
-def test_registry_holds_the_papers_three():
-    assert sorted(architectures.ARCHITECTURES) == ["conv4", "lenet300", "lenet5"]
+def norm(x, params, groups=8):
+    """Group normalization of [n, h, w, c]."""
+    n, h, w, c = x.shape
+    split = x.reshape(n, h * w, groups, c // groups)
+    mean, variance = split.mean((1, 3), keepdims=True), split.var((1, 3), keepdims=True)
+    return ((split - mean) / np.sqrt(variance + 1e-6)).reshape(x.shape) * params["scale"] + params["bias"]
+
+
+def same_conv(x, kernel, stride=1, groups=1):
+    """A convolution with SAME padding, as a sum over the pixels of its window."""
+    height, width = (-(-size // stride) for size in x.shape[1:3])
+    sizes = zip((height, width), kernel.shape[:2], x.shape[1:3], strict=True)
+    pads = [max((out - 1) * stride + window - size, 0) for out, window, size in sizes]
+    x = np.pad(x, [(0, 0), *((pad // 2, pad - pad // 2) for pad in pads), (0, 0)])
+    total = 0.0
+    for i, j in np.ndindex(kernel.shape[:2]):
+        seen = x[:, i : i + height * stride : stride, j : j + width * stride : stride][:, :height, :width]
+        total = total + (seen * kernel[i, j, 0] if groups > 1 else seen @ kernel[i, j])
+    return total
+
+
+def arrays(model):
+    """The parameters as nested dictionaries of float64 arrays, pruned weights zero."""
+    model = nn.densify(model)
+    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), nnx.to_pure_dict(nnx.state(model, nnx.Param)))
+
+
+def gru_by_hand(p, x):
+    sigmoid = lambda v: 1 / (1 + np.exp(-v))  # noqa: E731
+    cell, state = p["recurrent"]["cell"], np.zeros((len(x), 128))
+    for row in range(x.shape[1]):
+        i = x[:, row].reshape(len(x), -1) @ cell["dense_i"]["kernel"] + cell["dense_i"]["bias"]
+        h = state @ cell["dense_h"]["kernel"]
+        reset, update = (sigmoid((i + h)[:, part : part + 128]) for part in (0, 128))
+        state = (1 - update) * np.tanh(i[:, 256:] + reset * h[:, 256:]) + update * state
+    return state @ p["output"]["kernel"] + p["output"]["bias"]
+
+
+def ds_cnn_by_hand(p, x):
+    x = np.maximum(norm(same_conv(x, p["stem"]["kernel"], stride=2), p["norm"]), 0)
+    for block in p["blocks"].values():
+        x = np.maximum(norm(same_conv(x, block["depthwise"]["kernel"], groups=64), block["norm1"]), 0)
+        x = np.maximum(norm(x @ block["pointwise"]["kernel"][0, 0], block["norm2"]), 0)
+    return x.mean((1, 2)) @ p["output"]["kernel"] + p["output"]["bias"]
+
+
+def resnet20_by_hand(p, x):
+    x = np.maximum(norm(same_conv(x, p["stem"]["kernel"]), p["norm"]), 0)
+    for number, block in p["blocks"].items():
+        stride = 2 if number in (3, 6) else 1
+        y = np.maximum(norm(same_conv(x, block["conv1"]["kernel"], stride), block["norm1"]), 0)
+        y = norm(same_conv(y, block["conv2"]["kernel"]), block["norm2"])
+        shortcut = x[:, ::stride, ::stride]
+        x = np.maximum(y + np.pad(shortcut, [(0, 0)] * 3 + [(0, y.shape[3] - shortcut.shape[3])]), 0)
+    return x.mean((1, 2)) @ p["output"]["kernel"] + p["output"]["bias"]
+
+
+@pytest.mark.parametrize("by_hand", [gru_by_hand, ds_cnn_by_hand, resnet20_by_hand])
+def test_forward_pass_in_numpy(small, by_hand):
+    name = by_hand.__name__.removesuffix("_by_hand")
+    model = nnx.clone(small[name])
+    for seed, layer in enumerate(nn.masked_layers(model).values()):
+        layer.mask[...] = normal(seed, layer.mask.shape) > 0
+    x = normal(9, (3, *SMALL[name]))
+    expected = by_hand(arrays(model), np.asarray(x, np.float64))
+    np.testing.assert_allclose(nnx.jit(lambda m, x: m(x))(model, x), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_registry_holds_the_papers_three_and_three_more():
+    assert sorted(architectures.ARCHITECTURES) == ["conv4", "ds_cnn", "gru", "lenet300", "lenet5", "resnet20"]

@@ -423,6 +423,8 @@ def test_operations_without_a_backward_rule_are_named():
     normed = Body([nnx.BatchNorm(3, rngs=nnx.Rngs(0))], (4, 4, 3), 2, rngs=nnx.Rngs(0))
     with pytest.raises(ExportError, match=r"parts\.0 \(BatchNorm\) couples the examples"):
         compile_training(normed)
+    with pytest.raises(ExportError, match=r"recurrent \(RNN\) uses its parameters at every step"):
+        compile_training(architectures.create("gru", input_shape=(3, 2, 1), rngs=0))
     soft = Body([conv(3, 4), lambda x: nnx.softmax(x, axis=-1)], (4, 4, 3), 2, rngs=nnx.Rngs(0))
     with pytest.raises(ExportError, match="softmax"):
         compile_training(soft)

@@ -100,6 +100,8 @@ def trace(model: nnx.Module, input_shape: tuple[int, ...], *, dropout: bool) -> 
             layer.deterministic = not dropout
         elif isinstance(layer, nnx.BatchNorm):
             raise ExportError(f"layer {nn.path_name(path)} (BatchNorm) couples the examples of a batch.")
+        elif isinstance(layer, nnx.RNN):
+            raise ExportError(f"layer {nn.path_name(path)} (RNN) uses its parameters at every step.")
     parameters = Parameters.of(plain)
     if parameters.size > LIMIT:
         raise ExportError(f"the model has {parameters.size:,} parameters; up to {LIMIT:,} can be traced.")
@@ -123,7 +125,8 @@ def _graph(plain: nnx.Module, input_shape: tuple[int, ...]) -> onnx.ModelProto:
     one = jax.ShapeDtypeStruct((1, *input_shape), jnp.float32)
     stochastic = nnx.clone(plain)
     stochastic.eval()
-    computed = jax.make_jaxpr(lambda x: stochastic(x))(one)
+    # A copy, so that transforms within the model may change it.
+    computed = jax.make_jaxpr(lambda x: nnx.clone(stochastic)(x))(one)
     rates = [f"{layer.rate} {layer.deterministic}" for _, layer in nnx.iter_modules(plain) if type(layer) is _Dropout]
     text = re.sub(r"0x[0-9a-f]+", "", str(computed.jaxpr))
     digest = hashlib.sha256("\0".join([text, *rates, *versions, str(input_shape)]).encode())
