@@ -43,6 +43,7 @@ _MODULES = {
     "dynamics": "ntk.linearized",
     "errors": "errors",
     "export": "export",
+    "gallery": "gallery",
     "masks": "sparsity.masks",
     "nn": "nn",
     "ntk": "ntk",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -298,8 +299,12 @@ def publish(options: argparse.Namespace) -> None:
     from nttzoo.experiments import comparison as comparisons
     from nttzoo.experiments import entries, publish
 
-    if not options.comparison and not options.runtimes and not options.results:
-        raise OptionError("name a comparison to publish, results with --results, or measured times with --runtimes.")
+    pictured = [*options.pictures, *options.curves]
+    if not (options.comparison or options.runtimes or options.results or pictured):
+        raise OptionError(
+            "name a comparison to publish, results with --results, measured times with --runtimes, or entries with "
+            "--pictures or --curves."
+        )
     if (options.comparison or options.results) and not options.runs:
         raise OptionError("name the folder of the searches with --runs.")
     if options.results:
@@ -315,6 +320,18 @@ def publish(options: argparse.Namespace) -> None:
     if options.runtimes:
         for entry in publish.add_runtimes(Path(options.runtimes), Path(options.home)):
             print(f"{entry}: measured times entered")
+    for names, train in ((options.pictures, False), (options.curves, True)):
+        if names:
+            get = partial(data.load, data_dir=options.data_dir, download=options.download)
+            for entry in publish.add_pictures(names, get, home=Path(options.home), train=train):
+                print(f"{entry}: pictures entered")
+
+
+def gallery(options: argparse.Namespace) -> None:
+    """Writes the zoo as a web page."""
+    from nttzoo import gallery
+
+    print(gallery.build(options.out, data_dir=options.data_dir))
 
 
 def speedup(options: argparse.Namespace) -> None:

@@ -140,8 +140,17 @@ def make_parser() -> argparse.ArgumentParser:
     publish.add_argument("--only", nargs="+", default=[], metavar="GLOB", help="of the results only these entries")
     publish.add_argument("--runs", metavar="FOLDER", help="where the searches are, and the weights of results")
     publish.add_argument("--runtimes", metavar="FILE", help="enter what `scripts/bench.py runtime NAME ...` measured")
+    pictures = "store the tangent kernels that the gallery draws with these entries"
+    publish.add_argument("--pictures", nargs="+", default=[], metavar="NAME", help=pictures)
+    curves = "the same, and train each again beside a random mask, for learning curves"
+    publish.add_argument("--curves", nargs="+", default=[], metavar="NAME", help=curves)
     publish.add_argument("--home", metavar="FOLDER", default=".", help="the zoo's folder (default: this one)")
     _data_options(publish)
+
+    gallery = _command(commands, "gallery", does.gallery, "write the zoo as a web page that opens from disk")
+    gallery.add_argument("--out", metavar="FOLDER", required=True, help="where index.html goes")
+    samples = "put test images of the data sets in this folder into the page (default: embedded digits only)"
+    gallery.add_argument("--data-dir", metavar="FOLDER", help=samples)
 
     speedup = _command(commands, "speedup", does.speedup, "multiply-adds of a sparse network and what it could save")
     _model_options(speedup)

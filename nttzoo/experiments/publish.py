@@ -7,7 +7,7 @@ accuracy is published, and the card shows all methods that were compared.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,13 @@ from nttzoo import architectures, checkpoint, codegen, export, search, zoo
 from nttzoo._util import files, schema
 from nttzoo.data import Dataset
 from nttzoo.errors import ExportError, FileError, RunError, ZooError
-from nttzoo.experiments import comparison
+from nttzoo.experiments import comparison, pictures
 from nttzoo.nn import masked_layers, set_masks
 from nttzoo.search import recipes
 from nttzoo.sparsity import cost, masks
 from nttzoo.zoo import card, changes
 from nttzoo.zoo import metrics as metrics_file
+from nttzoo.zoo import pictures as pictures_file
 
 TRAINING = ("epochs", "batch_size", "learning_rate", "optimizer", "loss", "dropout")  # what a card tells of it
 
@@ -149,13 +150,14 @@ def _write_entry(stage: Path, metrics: dict[str, Any], student: Path, dataset: D
     people, machines = stage / "models" / name, stage / "checkpoints" / name
     people.mkdir(parents=True)
     machines.mkdir(parents=True)
-    kept = []
+    kept, networks = [], []
     for kind, folder in (("init", student), ("trained", student / "trained")):
         packed = checkpoint.pack(search.load_student(folder)[0])
         checkpoint.save_arrays(machines / kind, packed)
         model = architectures.blank(metrics["architecture"], dataset.input_spec, seed=metrics["seed"])
         checkpoint.unpack(model, checkpoint.load_arrays(machines / kind, checkpoint.layout(model)))
         model.eval()
+        networks.append(model)
         kept.append({key: mask for key, mask in packed.items() if key.endswith(".mask")})
     if any(not np.array_equal(mask, kept[1][key]) for key, mask in kept[0].items()):
         raise RunError(f"the weights in {student / 'trained'} are not those of {student}: their masks differ.")
@@ -163,6 +165,7 @@ def _write_entry(stage: Path, metrics: dict[str, Any], student: Path, dataset: D
     metrics["c"] = as_c(people / "model.onnx", model, images)
     files.write_text(people / "metrics.json", files.to_json(metrics))
     files.write_text(people / "recipe.toml", _toml(metrics))
+    pictures.write(stage, name, {"format": zoo.FORMAT, "kernels": pictures.kernels(metrics, networks[0], dataset)})
 
 
 def as_c(file: Path, model: Any, images: np.ndarray) -> dict[str, float]:
@@ -209,6 +212,30 @@ def add_runtimes(measured: Path, home: Path) -> list[str]:
     return names
 
 
+def add_pictures(names: Sequence[str], load: Callable[[str], Dataset], *, home: Path, train: bool) -> list[str]:
+    """Stores what the gallery draws with entries that are published already; returns their names.
+
+    `train`: also train each student and a random mask, which takes about as long as the entry's training did. `load`
+    gives a data set by its name.
+    """
+    made = []
+    for name in names:
+        metrics = zoo.info(name, home).metrics
+        dataset, student = load(metrics["dataset"]), zoo.load_from(home, name, "init")
+        known = pictures_file.read(name, home)
+        content = {**known, "format": zoo.FORMAT, "kernels": pictures.kernels(metrics, student, dataset)}
+        random = None
+        if train:
+            content["curves"], random = pictures.curves(metrics, student, dataset)
+        made.append((name, content, random))
+    with changes.changing(home) as stage:
+        entries = zoo.verify(home)
+        for name, content, random in made:
+            pictures.write(stage, name, content, random)
+        stage_index(home, stage, new=(), names=entries)
+    return list(names)
+
+
 def regenerate(home: Path) -> None:
     """Cards, manifests, index and MODEL_CARD.md from the entries' metrics and files: the same bytes each time."""
     with changes.changing(home) as stage:
@@ -224,7 +251,10 @@ def stage_index(home: Path, stage: Path, *, new: Collection[str], names: Collect
         metrics = metrics_file.read((stage if staged else home) / people / "metrics.json")
         everything.append(metrics)
         _change(home, stage, f"{people}/README.md", card.card(metrics), new=name in new)
-        present = {**({} if name in new else zoo.files_of(home, name)), **zoo.files_of(stage, name)}
+        replaced = tuple(f"checkpoints/{name}/{kind.name}/" for kind in (stage / "checkpoints" / name).glob("*/"))
+        kept = {} if name in new else zoo.files_of(home, name)
+        kept = {place: file for place, file in kept.items() if not place.startswith(replaced)}
+        present = {**kept, **zoo.files_of(stage, name)}
         described = {place: files.describe(file) for place, file in sorted(present.items(), key=_people_first)}
         text = files.to_json({"format": zoo.FORMAT, "name": name, "files": described})
         _change(home, stage, manifest, text, new=name in new)

@@ -3,7 +3,7 @@
 from nttzoo.zoo.checking import check, files_of
 from nttzoo.zoo.entries import Entry, info
 from nttzoo.zoo.index import FORMAT, homes, list_models, read_index
-from nttzoo.zoo.loading import Weights, load, onnx_file
+from nttzoo.zoo.loading import Weights, load, load_from, onnx_file
 from nttzoo.zoo.verification import LoadCheck, load_check, verify
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "list_models",
     "load",
     "load_check",
+    "load_from",
     "onnx_file",
     "read_index",
     "verify",

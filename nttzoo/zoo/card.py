@@ -123,10 +123,10 @@ def _kilobytes(sizes: dict[str, Any], which: str) -> str:
 def _limits(metrics: dict[str, Any]) -> str:
     """What not to expect: the data set, and a search that was shorter or coarser than the paper's."""
     recipe = metrics["recipe"]
-    whole = recipes.find("ntt", metrics["architecture"], metrics["dataset"])
+    paper = recipes.PAPER.get((metrics["architecture"], metrics["dataset"]))
     text = f"A small network for {metrics['dataset']}; it was not tested on other data."
-    if recipe["epochs"] < whole.epochs:
-        text += f" A short search: {recipe['epochs']} of the whole recipe's {whole.epochs} epochs."
+    if paper and recipe["epochs"] < paper.epochs:
+        text += f" A short search: {recipe['epochs']} of the whole recipe's {paper.epochs} epochs."
     if recipe["outputs"] is not None:
         count = len(metrics["classes"])
         text += f" The kernel was matched on {recipe['outputs']} of {count} outputs per step, resampled at each step."

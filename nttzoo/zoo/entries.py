@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from nttzoo._util import console
@@ -59,11 +60,12 @@ class Entry:
         return {**about, "theoretical_speedup": self.speedup["theoretical"], "bytes": self.size}
 
 
-def info(name: str) -> Entry:
+def info(name: str, home: Path | None = None) -> Entry:
     """Tells all that is known of a published network.
 
     Args:
       name: the name of a published network (see `nttzoo.list_models`).
+      home: the one folder of entries in which to look (default: the package's and NTTZOO_HOME).
 
     Returns:
       Its entry; `print` shows it as tables.
@@ -75,7 +77,7 @@ def info(name: str) -> Entry:
     Example:
       >>> print(nttzoo.info("lenet300-mnist-1pct-global"))
     """
-    return retried(name, _info)
+    return retried(name, _info, home)
 
 
 def _info(place: Place) -> Entry:

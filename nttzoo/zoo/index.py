@@ -138,21 +138,21 @@ def is_folder(name: str | os.PathLike[str]) -> bool:
     )
 
 
-def find_place(name: str) -> Place:
-    """The place of an entry."""
-    places = all_places()
+def find_place(name: str, home: Path | None = None) -> Place:
+    """The place of an entry; `home`: the one folder in which to look."""
+    places = all_places(home)
     # Looked up, never joined to a path: a name such as "../x" is simply unknown.
     if not isinstance(name, str) or name not in places:
         raise UnknownName("published network", name, places)
     return places[name]
 
 
-def retried(name: str, action: Callable[[Place], T]) -> T:
+def retried(name: str, action: Callable[[Place], T], home: Path | None = None) -> T:
     """The result of an action on an entry; repeated if the entry was republished meanwhile."""
     while True:
-        place = find_place(name)
+        place = find_place(name, home)
         try:
             return action(place)
         except FileError:
-            if find_place(name) == place:
+            if find_place(name, home) == place:
                 raise

@@ -60,6 +60,11 @@ def load(
     return retried(name, load_published)
 
 
+def load_from(home: Path, name: str, weights: Weights) -> Any:
+    """A published network from one folder of entries."""
+    return retried(name, lambda place: load_weights(place, check(place), weights), home)
+
+
 def load_weights(place: Place, metrics: dict[str, Any], weights: str) -> Any:
     """A network from a private copy of its arrays, whose bytes are compared with the manifest once more."""
     from nttzoo import checkpoint

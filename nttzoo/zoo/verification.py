@@ -56,6 +56,7 @@ def verify(home: Path | None = None, *, leave_out: Collection[str] = ()) -> list
     places = [place for place in every if place.name not in leave_out]
     checked = [check(place) for place in places]
     for place, metrics in zip(places, checked, strict=True):
-        for weights in ("init", "trained") if metrics["architecture"] in architectures.ARCHITECTURES else ():
+        stored = ["init", "trained", *(["random"] if (place.folders[1] / "random").is_dir() else [])]
+        for weights in stored if metrics["architecture"] in architectures.ARCHITECTURES else ():
             load_weights(place, metrics, weights)
     return sorted(place.name for place in places)

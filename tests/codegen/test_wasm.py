@@ -103,8 +103,8 @@ const net = await load(bytes);
 globalThis.answer = [...net.logits(Uint8Array.from({images.ravel().tolist()}))];
 </script>"""
     (tmp_path / "index.html").write_text(page)
-    with browser.opened(tmp_path / "index.html") as tab:
-        tab.page.wait_for_function("globalThis.answer")
+    with browser.started() as chromium, browser.opened(chromium, tmp_path / "index.html") as tab:
+        tab.until("Boolean(globalThis.answer)")
         seen = np.reshape(tab.page.evaluate("globalThis.answer"), expected.shape)
     np.testing.assert_allclose(seen, expected, atol=1e-5 * np.abs(expected).max(), rtol=0)
 

@@ -24,6 +24,7 @@ from nttzoo._util.schema.entries import (
     TwoThreads,
 )
 from nttzoo._util.schema.networks import Inputs, NetworkFile, SavedFile, ShapesOnly, StoredArray, StudentFile
+from nttzoo._util.schema.pictures import Pictures
 from nttzoo._util.schema.results import Case, ComparisonFile, ComparisonSettings, Machine, RuntimeCase, RuntimesFile
 from nttzoo._util.schema.types import (
     NAME,
@@ -63,6 +64,7 @@ __all__ = [
     "NAME",
     "Name",
     "NetworkFile",
+    "Pictures",
     "RecipePart",
     "RuntimeCase",
     "Runtimes",

@@ -1,0 +1,131 @@
+"""`build`: the gallery of all published networks as a folder with one page."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nttzoo import __version__, data, zoo
+from nttzoo._util import console, files
+from nttzoo._util.checks import check_path
+from nttzoo.codegen import wasm
+from nttzoo.codegen.wasm import toolchain
+from nttzoo.errors import NttzooError, OptionError
+from nttzoo.gallery import page, school
+from nttzoo.gallery.facts import Exhibit, exhibit
+
+LIMIT = 5_000_000  # bytes of the page
+MODULES_LIMIT = 2_600_000  # of them for networks as WebAssembly, as text
+SAMPLES = 24  # test images per data set of a data folder
+
+
+@dataclass(frozen=True)
+class Built:
+    """A finished gallery."""
+
+    page: Path
+    networks: int
+    bytes: int
+    left_out: tuple[str, ...]  # networks that the page lists and cannot run, because it would grow too large
+
+    def __str__(self) -> str:
+        text = f"{self.page}: {self.networks} networks, {self.bytes / 1e6:.1f} MB. Open it in a browser."
+        if self.left_out:
+            text += f" Too large to run in the page: {', '.join(self.left_out)}."
+        return text
+
+
+def build(out: str | os.PathLike[str], *, data_dir: str | os.PathLike[str] | None = None) -> Built:
+    """Writes a web page that shows the zoo, to a folder.
+
+    The page needs no server and no network: scripts, data and WebAssembly are in it. It lists every published network,
+    draws masks and curves, classifies what a visitor draws, and trains networks of 1 % density in the browser.
+
+    Args:
+      out: the folder; it is made if it does not exist, and index.html in it is replaced.
+      data_dir: a folder with data sets (`cifar10.npz` ...) of which some test images are put into the page. The
+        default is to put in digits of the embedded sample only.
+
+    Returns:
+      Where the page is and how large it is.
+
+    Raises:
+      ExportError: if there is no compiler for WebAssembly.
+
+    Example:
+      >>> nttzoo.gallery.build("site")
+    """
+    check_path("out", out)
+    folder = Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise OptionError(f"{folder} is a file; the gallery needs a folder.")
+    toolchain.find()
+    names = zoo.list_models()
+    exhibits, modules = [], {}
+    with console.progress_bar() as bar:
+        task = bar.add_task("gallery", total=len(names) + 1, note="")
+        for name in names:
+            shown = exhibit(name)
+            made = _module(shown)
+            exhibits.append(shown)
+            if made is not None:
+                modules[name] = made
+            bar.update(task, advance=1, note=name)
+        digits = school.classroom(exhibits)
+        bar.update(task, advance=1, note="networks that learn")
+    chosen, left_out = _fit(modules, first=[row["name"] for row in digits.facts.get("players", [])])
+    binary = {f"wasm-{name}": content for name, content in chosen.items()} | digits.binary
+    for shown in exhibits:
+        shown.facts["wasm"] = len(modules[shown.name]) if shown.name in modules else None
+        shown.facts["arrays"] = {key: list(array.shape) for key, array in shown.arrays.items()}
+        binary |= {f"{key}-{shown.name}": array.tobytes() for key, array in shown.arrays.items()}
+    samples, pictures = _samples(exhibits, data_dir)
+    facts = {
+        "version": __version__,
+        "networks": [shown.facts for shown in exhibits],
+        "samples": samples,
+        **digits.facts,
+    }
+    text = page.page(facts, binary | pictures)
+    folder.mkdir(parents=True, exist_ok=True)
+    files.write_text(folder / "index.html", text)
+    files.write_text(folder / ".nojekyll", "")
+    return Built(folder / "index.html", len(names), len(text.encode()), tuple(left_out))
+
+
+def _module(shown: Exhibit) -> bytes | None:
+    """A trained network as WebAssembly; None and a note if there is none."""
+    try:
+        return wasm.network(shown.name).content
+    except NttzooError as error:
+        shown.facts["notes"].append(f"It cannot be run in this page: {error}")
+        return None
+
+
+def _fit(modules: dict[str, bytes], *, first: list[str]) -> tuple[dict[str, bytes], list[str]]:
+    """The modules that fit into the page, those of `first` and then the smallest, and the names of the others."""
+    order = sorted(modules, key=lambda name: (name not in first, len(modules[name]), name))
+    chosen, size = {}, 0
+    for name in order:
+        size += len(page.packed(modules[name]))
+        if size <= MODULES_LIMIT:
+            chosen[name] = modules[name]
+    return chosen, [name for name in order if name not in chosen]
+
+
+def _samples(exhibits: list[Exhibit], data_dir: Any) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Some test images of each data set that the entries are for, if a data folder was given and has it."""
+    facts, binary = {}, {}
+    for name in sorted({shown.facts["dataset"] for shown in exhibits}) if data_dir is not None else ():
+        if name not in data.SOURCES or name == "mnist":
+            continue
+        test = data.load(name, data_dir=data_dir).test
+        chosen = [np.flatnonzero(test.labels == label)[i] for i in range(SAMPLES) for label in np.unique(test.labels)]
+        images = test.images[chosen[:SAMPLES]]
+        facts[name] = {"shape": list(images.shape), "labels": test.labels[chosen[:SAMPLES]].tolist()}
+        binary[f"samples-{name}"] = images.tobytes()
+    return facts, binary
