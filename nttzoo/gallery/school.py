@@ -99,9 +99,9 @@ def _learners(room: Classroom, first: Exhibit) -> None:
     seed = first.facts["seed"]
     fresh: Any = architectures.create(ARCHITECTURE, rngs=seed)
     random: Any = pruning.prune(
-        architectures.create(ARCHITECTURE, rngs=seed), "random", density=first.facts["density"], key=seed
+        architectures.create(ARCHITECTURE, rngs=seed), "random", density=first.facts["density"], rngs=seed
     )
-    shuffled: Any = controls.apply(zoo.load(first.name), "shuffled", dense=fresh, key=seed)
+    shuffled: Any = controls.apply(zoo.load(first.name), "shuffled", dense=fresh, rngs=seed)
     kinds = {"ntt": (found, "NTT"), "random": (random, "random mask"), "shuffled": (shuffled, "NTT, shuffled mask")}
     learners = []
     for key, (model, label) in kinds.items():
