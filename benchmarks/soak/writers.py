@@ -24,7 +24,7 @@ from nttzoo.experiments import publish
 from nttzoo.sparsity import pruning
 from nttzoo.training import TrainConfig
 from nttzoo.training.checkpoint import Checkpoint
-from nttzoo.training.history import History
+from nttzoo.training.history import SERIES, History
 from nttzoo.zoo import changes
 
 ENTRY = "lenet300-mnist-1pct-global"
@@ -111,7 +111,7 @@ def _training(folder: Path) -> Checkpoint:
 
 
 def _write_training(folder: Path, number: int) -> None:
-    history = History(*([float(number)] for _ in range(5)))
+    history = History(**{name: [float(number)] for name in SERIES})
     _training(folder).write(history, {"weights": np.full(50_000, number)}, now=True)
 
 

@@ -7,8 +7,9 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Num
 
 from nttzoo._util.checks import check_choice
 from nttzoo.errors import ModelError
@@ -24,8 +25,8 @@ Tangents = Literal["all", "active"]
 
 def empirical_ntk(
     model: nnx.Module,
-    x1: Float[Array, "n1 ..."],
-    x2: Float[Array, "n2 ..."] | None = None,
+    x1: Num[Array | np.ndarray, "n1 ..."],
+    x2: Num[Array | np.ndarray, "n2 ..."] | None = None,
     *,
     tangents: Tangents = "all",
     outputs: Literal["full", "trace"] = "full",
@@ -75,7 +76,7 @@ def empirical_ntk(
 
 def outputs_and_kernel(
     model: nnx.Module,
-    x: Float[Array, "n ..."],
+    x: Num[Array, "n ..."],
     chosen: Outputs,
     *,
     active: bool,

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Integer, Key
+from jaxtyping import Array, Float, Integer, Key, Num
 
 from nttzoo._util.checks import check_choice
 from nttzoo.errors import OptionError, ShapeError
@@ -26,8 +26,8 @@ from nttzoo.ntk.inputs import check_inputs, count_outputs
 def kernel_distance(
     student: nnx.Module,
     teacher: nnx.Module | Float[Array, "n1 n2 o o"],
-    x1: Float[Array, "n1 ..."],
-    x2: Float[Array, "n2 ..."],
+    x1: Num[Array | np.ndarray, "n1 ..."],
+    x2: Num[Array | np.ndarray, "n2 ..."],
     *,
     tangents: Tangents = "all",
     outputs: Outputs = None,

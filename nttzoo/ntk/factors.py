@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Integer
+from jaxtyping import Array, Float, Integer, Num
 
 from nttzoo import nn
 from nttzoo.dataflow import Position, Program, Seen, outputs_alone, smallest_batch, trace
@@ -20,7 +20,7 @@ from nttzoo.ntk.sharding import Exchange
 from nttzoo.ops.convolution import varying_alike
 
 # Which outputs of the network are looked at: all, the same ones for all examples, or each example's own.
-Outputs = Integer[Array, " r"] | Integer[Array, "n r"] | None
+Outputs = Integer[Array, " r"] | Integer[Array, "_ r"] | None
 
 _ENTRYWISE = {"gather", "add", "mul"}
 _warned: set[tuple[str, tuple[str, ...]]] = set()
@@ -28,7 +28,7 @@ _warned: set[tuple[str, tuple[str, ...]]] = set()
 
 def shares(
     model: nnx.Module,
-    x: Float[Array, "n ..."],
+    x: Num[Array, "n ..."],
     outputs: Outputs,
     *,
     active: bool,

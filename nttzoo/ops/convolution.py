@@ -59,6 +59,7 @@ def conv_general_dilated(
     **options: Any,
 ) -> Num[Array, "..."]:
     """`jax.lax.conv_general_dilated`, for the channels-last layout that `nnx.Conv` uses; any number of space axes."""
+    lhs, rhs = jnp.asarray(lhs), jnp.asarray(rhs)
     space = lhs.ndim - 2
     ones = (1,) * space
     strides, inner, holes = tuple(window_strides), tuple(lhs_dilation or ones), tuple(rhs_dilation or ones)

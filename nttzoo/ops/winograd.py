@@ -103,7 +103,7 @@ def _as_images(tiles: Float[Array, "tiles c"], n: int, height: int, width: int) 
     return tiles.reshape(n, -(-height // 2), -(-width // 2), -1)
 
 
-def _interleave(phases: Places) -> Float[Array, "n 2*rows 2*columns c"]:
+def _interleave(phases: Places) -> Float[Array, "n rows columns c"]:
     """2x2 arrays of every second pixel -> images."""
     n, rows, columns, c = phases[0][0].shape
     stacked = jnp.stack([jnp.stack(row, 3) for row in phases], 2)

@@ -171,7 +171,7 @@ class Students:
         if not self.recipe.mask_momentum:
             return None
         found = MASK_RULES[self.recipe.mask_rule](student, self.evaluation.shape[1:])
-        return {path_name(path): score for path, score in found.items()}
+        return {path_name(path): jnp.asarray(score) for path, score in found.items()}
 
     def advance(self, states: States, start: int, stop: int) -> States:
         """Steps start ... stop - 1. The bounds are traced: chunks of any length share one compilation."""
