@@ -19,7 +19,7 @@ from nttzoo._util import console
 from nttzoo._util.provenance import origin
 from nttzoo.nn import merge_params, split_params
 from nttzoo.ntk import kernel_distance, spread_outputs
-from nttzoo.search.students import draw_batch
+from nttzoo.search.batches import draw_batch
 from nttzoo.sparsity import pruning
 
 DRAWS = {"lenet300": 400, "lenet5": 100}

@@ -26,7 +26,8 @@ from nttzoo.search.config import EVALUATION_IMAGES, Plan, SearchConfig, Target
 from nttzoo.search.devices import agreed, make_mesh
 from nttzoo.search.peers import failing_together
 from nttzoo.search.run_folder import Journal
-from nttzoo.search.students import LossSums, Preprocess, States, Students
+from nttzoo.search.state import LossSums, States
+from nttzoo.search.students import Preprocess, Students
 
 SAVE_SECONDS = 60.0
 EVALUATIONS = 20

@@ -6,9 +6,9 @@ All students share each step's batch and the teacher's outputs and kernel on it;
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ import optax
 from flax import nnx
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
-from jaxtyping import Array, Float, Integer, Key, Num
+from jaxtyping import Array, Float, Integer, Num
 
 from nttzoo.errors import ModelError, OptionError
 from nttzoo.nn import LayerPath, Mask, masked_layers, path_name, set_masks, sparsify, split_masked
@@ -27,10 +27,12 @@ from nttzoo.ntk.factors import hides_masks
 from nttzoo.ntk.inputs import check_inputs
 from nttzoo.ntk.selfcheck import checked_shares
 from nttzoo.ntk.sharding import Exchange
+from nttzoo.search.batches import draw_batch
 from nttzoo.search.config import EVALUATION_IMAGES, Plan, SearchConfig, Target
 from nttzoo.search.devices import AXIS
 from nttzoo.search.mask_rules import MASK_RULES
 from nttzoo.search.objective import Behavior, Terms, behavior, distances, ntt_loss
+from nttzoo.search.state import LossSums, State, States, no_sums
 from nttzoo.sparsity import allocation, masks, pruning
 from nttzoo.sparsity.density import Density
 from nttzoo.sparsity.schemes import Groups
@@ -39,53 +41,6 @@ Preprocess = Callable[[Num[Array, "n ..."]], Float[Array, "n ..."]]
 LOGIT_SNIP_IMAGES = 128
 # The teacher's kernel between all images is kept if it takes no more than this: then no step computes it again.
 CACHE_BYTES = 2**28
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class State:
-    """A student between two steps. `sums` adds up what is reported since the last report; `ranks` are the scores of the
-    last mask, if the recipe averages them."""
-
-    params: Any
-    masks: Any
-    optimizer: Any
-    sums: LossSums
-    churn: Integer[Array, ""]  # weights that entered or left at the last refresh
-    ranks: Any = None
-
-
-States = tuple[State, ...]
-
-
-class LossSums(NamedTuple):
-    """Sums over steps of the terms of the loss, and of the gradient's norm."""
-
-    target: Any
-    kernel: Any
-    decay: Any
-    gradient: Any
-
-
-def draw_batch(key: Key[Array, ""], images: int, size: int) -> Integer[Array, " size"]:
-    """Different indices below `images`, every ordered choice equally likely."""
-    if 2 * size > images:
-        return jax.random.permutation(key, images)[:size]
-
-    # A permutation of all images would cost more than a small network's step. Instead: draw, and draw again whatever
-    # repeats an earlier index. All images are treated alike, so no choice is more likely than another.
-    def repeats(chosen: Array) -> Array:
-        same = chosen[:, None] == chosen[None, :]
-        return jnp.any(jnp.tril(same, -1), axis=1)
-
-    def again(carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        key, chosen = carry
-        key, now = jax.random.split(key)
-        return key, jnp.where(repeats(chosen), jax.random.randint(now, (size,), 0, images), chosen)
-
-    key, first = jax.random.split(key)
-    start = (key, jax.random.randint(first, (size,), 0, images))
-    return lax.while_loop(lambda carry: jnp.any(repeats(carry[1])), again, start)[1]
 
 
 class Students:
@@ -164,7 +119,7 @@ class Students:
             )
             _, params, kept, _ = split_masked(student)
             optimizer, churn = self.optimizer.init(params), jnp.zeros((), jnp.int32)
-            states.append(State(params, kept, optimizer, _zeros(), churn, self._first_ranks(student)))
+            states.append(State(params, kept, optimizer, no_sums(), churn, self._first_ranks(student)))
         return self._everywhere(tuple(states))
 
     def _first_ranks(self, student: nnx.Module) -> dict[str, Array] | None:
@@ -200,7 +155,7 @@ class Students:
 
     def reported(self, states: States) -> States:
         """The states with sums reset to zero."""
-        return tuple(replace(state, sums=self._everywhere(_zeros())) for state in states)
+        return tuple(replace(state, sums=self._everywhere(no_sums())) for state in states)
 
     def model(self, state: State) -> Any:
         """A student as a model in evaluation mode, on the host's own device."""
@@ -345,7 +300,3 @@ def _looked_up(cached: Behavior, mine: Array, columns: Array, own: Array | None,
 def _compete(groups: Groups) -> bool:
     """Whether some layer has no count of its own."""
     return any(len(group.layers) > 1 for group in groups)
-
-
-def _zeros() -> LossSums:
-    return LossSums(*(jnp.zeros(()) for _ in LossSums._fields))

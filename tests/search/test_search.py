@@ -24,9 +24,9 @@ from nttzoo.errors import (
     TrainingError,
 )
 from nttzoo.search import loop
+from nttzoo.search.batches import draw_batch
 from nttzoo.search.config import Plan
 from nttzoo.search.recipes import Recipe
-from nttzoo.search.students import draw_batch
 from nttzoo.sparsity import masks, schemes
 from nttzoo.sparsity.pruning import prune
 
