@@ -111,7 +111,7 @@ def _training(folder: Path) -> Checkpoint:
 
 
 def _write_training(folder: Path, number: int) -> None:
-    history = History(**{name: [float(number)] for name in SERIES})
+    history = History(**{name: [float(number)] for name in SERIES})  # type: ignore[arg-type]
     _training(folder).write(history, {"weights": np.full(50_000, number)}, now=True)
 
 
