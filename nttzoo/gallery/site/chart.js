@@ -92,6 +92,10 @@ export function chart({ x, y, series, label, width = 560, height = 330, right = 
     const style = `stroke: var(${one.color})`;
     const kind = `curve${one.thin ? " thin" : ""}${one.dashed ? " dashed" : ""}`;
     if (line.length > 1) root.append(svg("polyline", { class: kind, style, points: line.join(" ") }));
+    if (line.length === 1 && !one.dots) {
+      const [cx, cy] = line[0].split(",");
+      root.append(svg("circle", { cx, cy, r: 2, style: `fill: var(${one.color})` }));
+    }
     if (one.dots) {
       for (const point of points) root.append(dot(point, px(point.x), py(point.y), one.color));
     }

@@ -90,12 +90,12 @@ export function drawSection() {
   const pad = new Pad(update);
   const figure = el("figure", { class: "net" });
   const list = el("div", { class: "answers", "data-answers": true });
-  const another = async () => {
+  const showDigit = async (/** @type {number} */ at) => {
     const images = await bytesOf("digits-test");
     const size = pad.small.width * pad.small.height;
-    const at = Math.floor(Math.random() * (images.length / size));
     pad.show(images.slice(at * size, (at + 1) * size));
   };
+  const another = () => showDigit(Math.floor(Math.random() * (FACTS.digits?.test ?? 1)));
   const kept = keptOf(first);
   const all = first.layers.reduce((sum, layer) => sum + layer.size, 0);
   const gone = percent(1 - kept / all, kept / all < 0.01 ? 1 : 0);
@@ -126,7 +126,7 @@ export function drawSection() {
       answerers.push(one);
       list.append(one.node);
     }
-    if (!current) await another();
+    if (!current) await showDigit((await bytesOf("labels-test")).indexOf(3));
     else update(current);
   })();
   return section;

@@ -35,7 +35,7 @@ export class Drawing {
     this.pixels = null;
     const total = graph.edges.reduce((a, b) => a + b, 0);
     const label = `The network ${entry.name}: ${total} connections from ${this.sizes[0]} pixels to ${entry.classes.length} classes`;
-    this.canvas = el("canvas", { role: "img", "aria-label": label });
+    this.canvas = el("canvas", { class: "graph", role: "img", "aria-label": label });
     redrawn(this.canvas, () => this.paint());
   }
 
