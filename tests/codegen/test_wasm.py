@@ -90,6 +90,7 @@ def test_a_network_answers_in_node_as_in_jax(name, tmp_path):
     assert seen["about"]["name"] == name
 
 
+@pytest.mark.slow
 @browser.needed
 def test_a_network_answers_in_chromium_as_in_jax(tmp_path):
     model = nttzoo.load(SMALL, weights="trained")
@@ -120,6 +121,7 @@ console.log(JSON.stringify({ losses, again: steps(), predicted }));
 """
 
 
+@pytest.mark.slow
 def test_a_network_learns_in_node_as_the_compiled_step_does(tmp_path):
     model = nttzoo.load(SMALL)
     digits = data.load("mnist5k")
