@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import jax.numpy as jnp
 from flax import nnx
+from jax import lax
 from jaxtyping import Array
 
 from nttzoo import nn
@@ -33,7 +34,8 @@ class Block(nnx.Module):
         """The input; where the block changes shapes, every other pixel, and zeros for the new channels."""
         if self.stride == 1:
             return x
-        x = x[:, ::2, ::2]
+        for axis in (1, 2):  # x[:, ::2, ::2] of a batch of unknown size is exported as a gather
+            x = lax.slice_in_dim(x, 0, x.shape[axis], 2, axis)
         return jnp.concatenate([x, jnp.zeros_like(x)], axis=-1)
 
 

@@ -24,16 +24,19 @@ def optimize(program: Program, choices: Choices) -> dict[str, np.ndarray]:
 # Fusing.
 
 
-def fuse(program: Program) -> None:
-    """Folds scales and shifts into weights, and has makers apply functions and pooling to what they make."""
+def fuse(program: Program, *, into_weights: bool = True) -> None:
+    """Folds scales and shifts into weights, and has makers apply functions and pooling to what they make.
+
+    `into_weights=False` leaves weights as they are: a shift becomes the bias of a layer without one, no more.
+    """
     changed = True
     while changed:
         changed = False
         for op in list(program.ops):
-            changed |= any(op is other for other in program.ops) and _fuse_one(program, op)
+            changed |= any(op is other for other in program.ops) and _fuse_one(program, op, into_weights)
 
 
-def _fuse_one(program: Program, op: Op) -> bool:
+def _fuse_one(program: Program, op: Op, into_weights: bool) -> bool:
     """Fuses an operation into the one before it, or moves it before that one; whether it did."""
     maker = program.maker(op.inputs[0]) if len(op.inputs) == 1 else None
     if maker is None or len(program.users(maker.output)) > 1 or maker.output == program.target:
@@ -41,7 +44,7 @@ def _fuse_one(program: Program, op: Op) -> bool:
     if isinstance(op, Map):
         if isinstance(maker, GroupNorm) and not maker.after:
             _fold_into_norm(maker, op)
-        elif not _is_function(op) and not _fold_affine(maker, op):
+        elif not _is_function(op) and not _fold_affine(maker, op, into_weights):
             return False
         if not isinstance(maker, Conv | Linear | Pool | Map | GroupNorm | Binary | Product):
             return False
@@ -77,7 +80,7 @@ def _fold_into_norm(maker: GroupNorm, op: Map) -> None:
             return
 
 
-def _fold_affine(maker: Op, op: Map) -> bool:
+def _fold_affine(maker: Op, op: Map, into_weights: bool) -> bool:
     """Puts a scale and shift into those before it, or into weights, if they are the same all over each plane."""
     if isinstance(maker, Map) and not maker.after:
         maker.shift = maker.shift * op.scale + op.shift
@@ -89,6 +92,8 @@ def _fold_affine(maker: Op, op: Map) -> bool:
     if any((value != value[:, :1]).any() for value in units):
         return False
     scale, shift = (value[:, 0] for value in units)
+    if not into_weights and ((scale != 1).any() or maker.bias.any()):
+        return False
     per_unit = scale[:, None, None, None] if isinstance(maker, Conv) else scale
     maker.weight = (maker.weight * per_unit).astype(np.float32)
     maker.bias = (maker.bias * scale + shift).astype(np.float32)

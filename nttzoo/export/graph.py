@@ -29,7 +29,10 @@ def tidy(model: onnx.ModelProto, weights: dict[str, np.ndarray]) -> None:
     drop_unused(model.graph)
     rename(model.graph, weights)
     del model.graph.value_info[:]
-    model.graph.CopyFrom(onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True).graph)
+    try:
+        model.graph.CopyFrom(onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True).graph)
+    except onnx.shape_inference.InferenceError as error:
+        raise ExportError(f"the exported graph is not valid ONNX: {error}") from error
 
 
 def fix_reshapes(model: onnx.ModelProto) -> None:

@@ -14,7 +14,7 @@ from flax import nnx
 
 from nttzoo import nn
 from nttzoo.data import Dataset, Labeled
-from nttzoo.errors import ExportError, NttzooError, TrainingError
+from nttzoo.errors import ExportError, NttzooError, ShapeError, TrainingError
 from nttzoo.sparsity import masks
 from nttzoo.training import jax_steps
 from nttzoo.training.config import TrainConfig
@@ -61,6 +61,8 @@ def make(model: nnx.Module, data: Dataset, train: Labeled, config: TrainConfig) 
         if config.engine == "auto":
             _check_worthwhile(model)
         return CTrainer(model, data, train, config), ""
+    except (ShapeError, TrainingError):  # the data are wrong for JAX too
+        raise
     except NttzooError as error:
         if config.engine == "c":
             raise

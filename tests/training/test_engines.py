@@ -11,8 +11,9 @@ from flax import nnx
 
 from nttzoo import nn
 from nttzoo.architectures import create
+from nttzoo.codegen import build
 from nttzoo.data import from_arrays
-from nttzoo.errors import ExportError, FileError, TrainingError
+from nttzoo.errors import ExportError, FileError, ShapeError, TrainingError
 from nttzoo.sparsity.pruning import prune
 from nttzoo.training import TrainConfig, engines, fit, loop
 
@@ -155,3 +156,25 @@ def test_images_that_are_no_bytes_train_alike():
         fit(models[engine], floats, config(engine=engine))
     x = floats.standardize(images)
     np.testing.assert_allclose(models["c"](x), models["jax"](x), atol=2e-4)
+
+
+def test_a_cache_that_cannot_be_written_leaves_training_to_jax(data, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(build, "cache_folder", lambda: tmp_path / "file" / "libraries")
+    history = fit(network(), data, config(epochs=1))
+    assert history.engine == "jax"
+    assert "cannot make the folder" in history.engine_note
+
+
+def test_wrong_data_are_no_reason_to_train_in_jax(data):
+    class Plain(nnx.Module):
+        def __init__(self):
+            self.layer = nn.Linear(72, 2, rngs=nnx.Rngs(0))  # one class too few
+
+        def __call__(self, x):
+            return self.layer(x.reshape(x.shape[0], -1))
+
+    model = Plain()
+    model.layer.mask[...] = model.layer.mask[...].at[10:].set(False)
+    with pytest.raises(ShapeError, match=r"labels are from 0 to 2; the model has 2 classes"):
+        fit(model, data, config(epochs=1))

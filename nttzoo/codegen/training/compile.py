@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import jax
@@ -69,20 +70,25 @@ def compile_training(
         raise OptionError(f"threads is {threads!r}; it must be a whole number, 1 or more.")
     check_seed(seed)
     shape = export.input_shape_of(model, input_shape)
-    program, parameters = trace.trace(model, shape, dropout=dropout)
-    resolved = resolve.resolve(program)
+    traced = trace.trace(model, shape, dropout=dropout)
+    resolved = resolve.resolve(traced.program)
     block = _block()
     text = source.host_source(resolved, block=block, channels=shape[-1])
     path = build.shared_library("training", {"training.c": text.code}, FLAGS)
-    made = tables.make(resolved, parameters.survivors(model))
-    step = TrainingStep(
-        library.Library(path, text, made), parameters, model, rule, learning_rate, loss, seed, threads, shape
-    )
-    checked = path.with_suffix(".checked")
+
+    def make(model: nnx.Module) -> TrainingStep:
+        table = tables.make(resolved, traced.parameters.survivors(model))
+        compiled = library.Library(path, text, table)
+        return TrainingStep(compiled, traced.parameters, model, rule, learning_rate, loss, seed, threads, shape)
+
+    # Another model may have the same C but other derivatives (`stop_gradient`): each is checked once.
+    checked = path.with_name(f"{path.stem}-{traced.digest}.checked")
     if not checked.exists():
-        _check_gradient(step, model, shape)
-        checked.touch()
-    return step
+        typical = _typical(model, traced.parameters)
+        _check_gradient(make(typical), typical, shape)
+        with suppress(OSError):  # a cache that cannot be written is no reason not to train
+            checked.touch()
+    return make(model)
 
 
 def _block() -> int:
@@ -92,6 +98,24 @@ def _block() -> int:
         if f"#define {macro} " in macros:
             return size
     return 1
+
+
+def _typical(model: nnx.Module, parameters: trace.Parameters) -> nnx.Module:
+    """A dense copy with random biases.
+
+    Where units are constant, rounding decides on which side of a rectifier they are, and normalization magnifies it.
+    """
+    rng = np.random.default_rng(1)
+    copy = nnx.clone(model)
+    masked: list[Any] = [layer for _, layer in nnx.iter_modules(copy) if nn.is_masked(layer)]
+    for layer in masked:
+        layer.mask[...] = jnp.ones_like(layer.mask[...])
+    values = parameters.flatten(copy)
+    for array in parameters.unflatten(values).values():  # views of it
+        if array.ndim == 1:
+            array += rng.normal(scale=0.1, size=array.shape).astype(np.float32)
+    parameters.assign(copy, values)
+    return copy
 
 
 def _check_gradient(step: TrainingStep, model: nnx.Module, shape: tuple[int, ...]) -> None:

@@ -12,10 +12,12 @@ from flax import nnx
 from nttzoo import export
 from nttzoo._util import files
 from nttzoo._util.provenance import check_writable
+from nttzoo.codegen import build
 from nttzoo.codegen.source import Source, float_literal, identifier
 from nttzoo.codegen.training import kernels, library, resolve, source, tables, trace
+from nttzoo.codegen.training.compile import compile_training
 from nttzoo.codegen.training.library import UpdateRule
-from nttzoo.errors import OptionError
+from nttzoo.errors import ExportError, OptionError
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,8 @@ def export_training_c(
     if target.suffix != ".c":
         raise OptionError(f"{target} should end in .c; the header goes beside it.")
     check_writable(target)
+    if _has_compiler():
+        compile_training(model, loss=loss, input_shape=input_shape)  # compares gradients with JAX's
     made, state = training_source(
         model, name or target.stem, optimizer=optimizer, loss=loss, dropout=dropout, seed=seed, input_shape=input_shape
     )
@@ -102,10 +106,10 @@ def training_source(
         raise OptionError(f"optimizer {rule.kind!r} or loss {loss!r} is unknown: {library.RULES}, {library.LOSSES}.")
     name = identifier(name)
     shape = export.input_shape_of(model, input_shape)
-    program, parameters = trace.trace(model, shape, dropout=dropout)
-    resolved = resolve.resolve(program)
-    table = tables.make(resolved, parameters.survivors(model))
-    theta = parameters.flatten(model)[table.parameters]
+    traced = trace.trace(model, shape, dropout=dropout)
+    resolved = resolve.resolve(traced.program)
+    table = tables.make(resolved, traced.parameters.survivors(model))
+    theta = traced.parameters.flatten(model)[table.parameters]
     text, places = source.write(resolved, block=1, channels=shape[-1])
     arrays: dict[str, tuple[str, np.ndarray]] = {f"list_{i}": ("int32_t", a) for i, a in enumerate(table.lists)}
     arrays |= {
@@ -159,6 +163,13 @@ def training_source(
     work = sum(len(table.lists[i + 1]) for i in range(0, len(table.lists), 4))
     made = Source(name, header, code, arena, arena, inputs, outputs, table_bytes, work)
     return made, 4 * (4 * size + back) + 24
+
+
+def _has_compiler() -> bool:
+    try:
+        return bool(build.find_compiler())
+    except ExportError:
+        return False
 
 
 def _array(name: str, kind: str, values: np.ndarray) -> str:

@@ -136,6 +136,17 @@ class Copy(Node):
     order: np.ndarray
 
 
+@dataclass(eq=False)
+class Concatenation(Node):
+    """Constants `fill` [size], with elements of the sources written over them.
+
+    `parts`: for each source (elements of the target, elements of the source).
+    """
+
+    parts: list[tuple[np.ndarray, np.ndarray]]
+    fill: np.ndarray
+
+
 @dataclass
 class Graph:
     """Nodes in the order of execution; `input_order`, `output_order`: which element each input or logit is."""

@@ -87,7 +87,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a call did: losses and hits of the steps that were done (one more if that one's loss is not finite)."""
+    """What a call did: losses and hits of the steps that were done, and of one that was not finite."""
 
     done: int
     losses: np.ndarray
@@ -176,8 +176,7 @@ class Library:
         if mode == TRAIN:
             memory.steps += done
         if gradient is not None:
-            size = len(tables.parameters)
-            gradient[...] = sums[: slots * size].reshape(slots, size).sum(0)
+            gradient[...] = sums[: len(tables.parameters)]
         seen = min(done + 1, steps)
         return Outcome(done, losses[:seen], hits[:seen])
 

@@ -7,11 +7,26 @@ from __future__ import annotations
 
 import numpy as np
 
-from nttzoo.codegen.ir import Conv, Dropout, Function, GroupNorm, Linear, Map, Op, Pool, Program, View, conv_planes
+from nttzoo.codegen.ir import (
+    Conv,
+    Dropout,
+    Function,
+    GroupNorm,
+    Join,
+    Linear,
+    Map,
+    Op,
+    Pool,
+    Program,
+    View,
+    conv_planes,
+)
+from nttzoo.codegen.operators.elementwise import LIMITS
 from nttzoo.codegen.training.functions import FUNCTIONS
 from nttzoo.codegen.training.graph import (
     Activation,
     Affine,
+    Concatenation,
     Copy,
     Drop,
     Graph,
@@ -47,6 +62,11 @@ class _Resolver:
         for op in self.program.ops:
             self.seen[op.output] = self.resolve(op)
         target, order = self.seen[self.program.target]
+        if order.ndim != 1:
+            raise ExportError(f"the outputs of one example have shape {list(order.shape)}; training needs [classes].")
+        if not _is_whole(order, target.size):  # some outputs are not used, or several times
+            target = self.in_order(self.program.ops[-1], target, order)
+            order = np.arange(target.size)
         self.lay_out(target)
         return Graph(self.nodes, self.values, source, target, input_order, order.ravel())
 
@@ -78,6 +98,7 @@ class _Resolver:
 
     def resolve(self, op: Op) -> tuple[Value, np.ndarray]:
         value, order = self.seen[op.inputs[0]]
+        op.after = [_plain(function) for function in op.after]
         if isinstance(op, View):
             return value, op.move(order)
         if isinstance(op, Dropout):
@@ -86,6 +107,8 @@ class _Resolver:
             return self.map(op)
         if isinstance(op, GroupNorm):
             return self.norm(op, value, order)
+        if isinstance(op, Join):
+            return self.join(op)
         shape = self.program.shapes[op.output]
         if isinstance(op, Conv):
             made = self.conv(op, self.in_order(op, value, order))
@@ -155,9 +178,9 @@ class _Resolver:
             order = np.arange(value.size).reshape(order.shape)
         node = Normalization(op.name, [value], self.new(op.name, value.planes), op.groups, op.epsilon)
         made = self.add(node)
-        channels = op.scale.reshape(-1, *[1] * (order.ndim - 1))
         for what, plain in (("scale", 1), ("bias", 0)):
-            values = np.broadcast_to(getattr(op, what).reshape(channels.shape), order.shape)
+            values = getattr(op, what)
+            values = np.repeat(values, order.size // len(values)).reshape(order.shape)
             if not (values == plain).all():
                 self.absorb(op, node, what, values, order)
         return self.activations(op.name, made, self.rectified(made, op.after)), order
@@ -177,7 +200,9 @@ class _Resolver:
             or index.min() < 0
             or len(np.unique(index[:, 0])) < len(index)  # a parameter of several planes would be trained several times
         ):
-            raise ExportError(f"{op.name}: a scale or shift that differs between elements has no backward rule.")
+            raise ExportError(
+                f"{op.name}: a trained scale or shift has no backward rule, but for one per channel of a normalization."
+            )
         setattr(node, what, index[:, 0])
 
     def rectified(self, value: Value, functions: list[Function]) -> list[Function]:
@@ -220,6 +245,23 @@ class _Resolver:
             made = self.add(Sum(op.name, sources, self.new(op.name, value.planes), *constants))
             return self.activations(op.name, made, self.rectified(made, op.after)), order
         return self.activations(op.name, made, op.after), order
+
+    def join(self, op: Join) -> tuple[Value, np.ndarray]:
+        """Stored channels first, if that is how the first input is stored."""
+        seen = [self.seen[name] for name in op.inputs]
+        value, order = seen[0]
+        shape, axes = op.fill.shape, tuple(range(op.fill.ndim))
+        plane = value.planes[1] * value.planes[2]
+        if order.ndim == 3 and order.shape[2] > 1 and order[0, 0, 1] - order[0, 0, 0] == plane > 1:
+            shape, axes = (shape[2], *shape[:2]), (1, 2, 0)
+        place = np.arange(op.fill.size).reshape(shape).transpose(axes)
+        flat = place.ravel()
+        fill = np.empty(flat.size, np.float32)
+        fill[flat] = op.fill.ravel()
+        parts = [(flat[places], seen_as.ravel()) for places, (_, seen_as) in zip(op.places, seen, strict=True)]
+        target = self.new(op.name, _planes(shape))
+        made = self.add(Concatenation(op.name, [value for value, _ in seen], target, parts, fill))
+        return self.activations(op.name, made, op.after), place
 
     def activations(self, name: str, value: Value, functions: list[Function]) -> Value:
         for function in functions:
@@ -289,6 +331,11 @@ def _bias(op: Conv | Linear) -> np.ndarray:
 
 def _is_2x2(pool: Pool) -> bool:
     return pool.kind == "max" and (*pool.window, *pool.strides, *pool.pads) == (2, 2, 2, 2, 0, 0, 0, 0)
+
+
+def _plain(function: Function) -> Function:
+    """A function by its simplest name: exporters write some rectifiers as bounds."""
+    return ("relu",) if function == ("clip", 0.0, LIMITS[1]) else function
 
 
 def _take_rectifier(value: Value, functions: list[Function], *, slopes: bool = True) -> None:

@@ -67,7 +67,7 @@ class TrainingStep:
 
         Raises:
           ShapeError: if images or labels do not fit the model.
-          TrainingError: if the loss is not finite; the weights stay as they were.
+          TrainingError: if the loss or its gradient is not finite; the weights stay as they were.
         """
         batch = self.batch(images, labels)
         order = np.arange(len(batch.images))[None]
@@ -109,9 +109,15 @@ class TrainingStep:
         before = self.steps
         outcome = self._call(batch, order, mode=library.TRAIN, rates=rates)
         if outcome.done < len(order):
+            loss, last = outcome.losses[-1], before + outcome.done
+            what = (
+                f"the gradient of step {last + 1} is not finite"
+                if np.isfinite(loss)
+                else f"the loss of step {last + 1} is {loss}"
+            )
             raise TrainingError(
-                f"the loss of step {before + outcome.done + 1} is {outcome.losses[-1]}; the weights are those of step "
-                f"{before + outcome.done}. Try a smaller learning rate than {float(rates[outcome.done]):g}."
+                f"{what}; the weights are those of step {last}. Try a smaller learning rate than "
+                f"{float(rates[outcome.done]):g}."
             )
         return outcome.losses, outcome.hits
 

@@ -24,7 +24,7 @@ from google.protobuf.message import DecodeError
 
 from nttzoo import __version__, export, nn
 from nttzoo._util import files
-from nttzoo.codegen import build, frontend, optimize
+from nttzoo.codegen import build, frontend, optimize, views
 from nttzoo.codegen.ir import Conv, Linear, Program
 from nttzoo.errors import ExportError, FileError, RunError
 
@@ -83,6 +83,15 @@ class Parameters:
         nnx.update(model, nnx.from_flat_state(replaced))
 
 
+@dataclass(frozen=True)
+class Traced:
+    """A training program, the parameters that its weights stand for, and a hash of what the model computes."""
+
+    program: Program
+    parameters: Parameters
+    digest: str
+
+
 class _Dropout(nnx.Dropout):
     """Dropout as the exporter knows it: without `rngs`."""
 
@@ -90,12 +99,16 @@ class _Dropout(nnx.Dropout):
         return nnx.Dropout.__call__(self, inputs)
 
 
-def trace(model: nnx.Module, input_shape: tuple[int, ...], *, dropout: bool) -> tuple[Program, Parameters]:
+def trace(model: nnx.Module, input_shape: tuple[int, ...], *, dropout: bool) -> Traced:
     """The training program of a model, fused; its weights are `FIRST` plus the index of a parameter."""
     plain = nn.densify(model)
     plain.train()
     for path, layer in nnx.iter_modules(plain):
         if isinstance(layer, nnx.Dropout):
+            if dropout and layer.broadcast_dims:
+                raise ExportError(
+                    f"layer {nn.path_name(path)} (Dropout) has broadcast_dims, which have no backward rule."
+                )
             layer.__class__ = _Dropout
             layer.deterministic = not dropout
         elif isinstance(layer, nnx.BatchNorm):
@@ -103,23 +116,26 @@ def trace(model: nnx.Module, input_shape: tuple[int, ...], *, dropout: bool) -> 
         elif isinstance(layer, nnx.RNN):
             raise ExportError(f"layer {nn.path_name(path)} (RNN) uses its parameters at every step.")
     parameters = Parameters.of(plain)
+    if not parameters.size:
+        raise ExportError("the model has no parameters to train.")
     if parameters.size > LIMIT:
         raise ExportError(f"the model has {parameters.size:,} parameters; up to {LIMIT:,} can be traced.")
     for path, dtype in ((path, value.dtype) for path, value in nnx.to_flat_state(nnx.state(plain, nnx.Param))):
         if dtype != np.float32:
             raise ExportError(f"parameter {nn.path_name(path)} is {dtype}; only float32 models are compiled.")
     parameters.assign(plain, np.arange(FIRST, FIRST + parameters.size, dtype=np.float32))
-    proto = _graph(plain, input_shape)
+    proto, digest = _graph(plain, input_shape)
     program = frontend.read(proto, training=True)
-    optimize.fuse(program)
+    views.simplify(program)
+    optimize.fuse(program, into_weights=False)
     _check_each_used_once(program, parameters)
-    return program, parameters
+    return Traced(program, parameters, digest)
 
 
-def _graph(plain: nnx.Module, input_shape: tuple[int, ...]) -> onnx.ModelProto:
-    """The numbered model as ONNX, kept for next time: the exporter's start takes several seconds.
+def _graph(plain: nnx.Module, input_shape: tuple[int, ...]) -> tuple[onnx.ModelProto, str]:
+    """(the numbered model as ONNX, kept for next time since the exporter takes several seconds to start; its key).
 
-    The key is what the model computes, its constants and parameters included, and who exports it.
+    The key is a hash of what the model computes, its constants and parameters included, and who exports it.
     """
     versions = [__version__, *map(importlib.metadata.version, ("jax", "flax", "jax2onnx", "onnx"))]
     one = jax.ShapeDtypeStruct((1, *input_shape), jnp.float32)
@@ -134,15 +150,16 @@ def _graph(plain: nnx.Module, input_shape: tuple[int, ...]) -> onnx.ModelProto:
         digest.update(
             np.asarray(constant).tobytes() if not jnp.issubdtype(constant.dtype, jax.dtypes.prng_key) else b""
         )
-    file = build.cache_folder() / f"graph-{digest.hexdigest()[:32]}.bin"
+    key = digest.hexdigest()[:32]
+    file = build.cache_folder() / f"graph-{key}.bin"
     if (kept := _kept(file)) is not None:
-        return kept
+        return kept, key
     proto = export.graph_of(plain, ("B", *input_shape), opset=17, layout="NHWC", name="network")
     with suppress(OSError, RunError):  # a cache that cannot be written is no reason not to train
         files.private_folder(file.parent)
         content = proto.SerializeToString()
         files.write_bytes(file, hashlib.sha256(content).digest() + content)
-    return proto
+    return proto, key
 
 
 def _kept(file: Path) -> onnx.ModelProto | None:

@@ -1,3 +1,5 @@
+#define NOT_A_NUMBER as_float(0x7fc00000)
+
 static struct net @NAME@_net(struct @NAME@_state *state) {
     const struct net net = {lists, state->theta, state->back, starts, back_starts, norm_starts};
     return net;
@@ -29,6 +31,7 @@ float @NAME@_train(struct @NAME@_state *state, float *arena, const float *images
     int64_t i, hits = 0;
     int e;
     if (count < 1) return 0.0f;
+    for (e = 0; e < count; e++) if ((int)labels[e] >= OUTPUTS) return NOT_A_NUMBER;
     clear(arena);
     for (i = 0; i < BACK; i++) state->back[i] = state->theta[back_from[i]];
     for (i = 0; i < SIZE; i++) state->gradient[i] = 0.0f;
@@ -43,8 +46,9 @@ float @NAME@_train(struct @NAME@_state *state, float *arena, const float *images
     }
     sum /= count;
     if (!(sum - sum == 0.0)) return (float)sum;
+    if (!gather(state->gradient, 1, SIZE, 0, SIZE)) return NOT_A_NUMBER;
     state->powers[0] *= (double)rule.beta1, state->powers[1] *= (double)rule.beta2;
-    update(&rule, state->theta, state->first, state->second, state->gradient, 1, SIZE, rate,
+    update(&rule, state->theta, state->first, state->second, state->gradient, rate,
            (float)(1.0 - state->powers[0]), (float)(1.0 - state->powers[1]), 0, SIZE);
     state->steps++;
     return (float)sum;

@@ -8,7 +8,8 @@
  *
  * One example is @INPUTS@ floats; labels are 0 to @LAST@. No heap, one thread, batches of any size from 1; of the
  * C library only sqrtf, where the machine has no instruction for it.
- * A loss that is not finite leaves the weights as they were.
+ * A loss or gradient that is not finite, or a label that is too large, leaves the weights as they were; what _train
+ * returns is not finite then.
  */
 #ifndef @UPPER@_H
 #define @UPPER@_H

@@ -112,16 +112,20 @@ static void work(struct team *team, int64_t thread) {
             for (slot = 0; slot < job->slots; slot++) sum += team->loss[slot], hits += team->hits[slot];
             job->losses[step] = sum / (double)job->batch;
             job->hits[step] = hits;
-            team->bad = job->labels && !(sum - sum == 0.0);
-            if (job->mode == TRAIN && !team->bad) {
-                job->powers[0] *= (double)job->rule.beta1, job->powers[1] *= (double)job->rule.beta2;
-            }
+            if (job->labels && !(sum - sum == 0.0)) __atomic_store_n(&team->bad, 1, __ATOMIC_RELAXED);
+        }
+        if (job->mode != EVALUATE && !gather(job->gradient, job->slots, job->size, begin, end)) {
+            __atomic_store_n(&team->bad, 1, __ATOMIC_RELAXED);
         }
         wait_for_all(team);
-        if (team->bad) break;
+        if (__atomic_load_n(&team->bad, __ATOMIC_RELAXED)) break;
         if (job->mode == TRAIN) {
-            update(&job->rule, job->theta, job->first, job->second, job->gradient, (int)job->slots, job->size,
-                   job->rates[step], (float)(1.0 - job->powers[0]), (float)(1.0 - job->powers[1]), begin, end);
+            const double power1 = job->powers[0] * (double)job->rule.beta1;
+            const double power2 = job->powers[1] * (double)job->rule.beta2;
+            update(&job->rule, job->theta, job->first, job->second, job->gradient, job->rates[step],
+                   (float)(1.0 - power1), (float)(1.0 - power2), begin, end);
+            wait_for_all(team);
+            if (thread == 0) job->powers[0] = power1, job->powers[1] = power2;
         }
         wait_for_all(team);
         if (thread == 0) team->done = step + 1;
@@ -139,7 +143,7 @@ static void *start(void *given) {
     return 0;
 }
 
-/* Runs the steps of a job; returns how many were done: fewer if a loss was not finite. */
+/* Runs the steps of a job; returns how many were done: fewer if a loss or gradient was not finite. */
 int64_t @NAME@_run(struct job *job) {
     enum { MOST = 64 };
     pthread_t threads[MOST];

@@ -5,15 +5,23 @@ struct rule {
     float momentum, beta1, beta2, rest1, rest2, epsilon, decay; /* rest: 1 - beta, rounded once, as optax does */
 };
 
-/* Moves parameters begin ... end - 1; the gradient is the sum of the slots. */
+/* Adds the slots of gradients begin ... end - 1 to the first one, in order; returns whether all are finite. */
+static int gather(float *gradient, int64_t slots, int64_t size, int64_t begin, int64_t end) {
+    float zero = 0.0f; /* x - x is zero for finite x only */
+    int64_t i, s;
+    for (s = 1; s < slots; s++) for (i = begin; i < end; i++) gradient[i] += gradient[s * size + i];
+    for (i = begin; i < end; i++) zero += gradient[i] - gradient[i];
+    return zero == 0.0f;
+}
+
+/* Moves parameters begin ... end - 1. */
 static void update(const struct rule *rule, float *theta, float *first, float *second, const float *gradient,
-                   int slots, int64_t size, float rate, float correct1, float correct2, int64_t begin, int64_t end) {
+                   float rate, float correct1, float correct2, int64_t begin, int64_t end) {
     int64_t i;
-    int s;
     if (rule->kind == ADAM) {
         for (i = begin; i < end; i++) {
-            float g = gradient[i], m, v;
-            for (s = 1; s < slots; s++) g += gradient[s * size + i];
+            const float g = gradient[i];
+            float m, v;
             m = rule->beta1 * first[i] + rule->rest1 * g;
             v = rule->beta2 * second[i] + rule->rest2 * (g * g);
             first[i] = m, second[i] = v;
@@ -21,9 +29,7 @@ static void update(const struct rule *rule, float *theta, float *first, float *s
         }
     } else {
         for (i = begin; i < end; i++) {
-            float g = gradient[i];
-            for (s = 1; s < slots; s++) g += gradient[s * size + i];
-            g += rule->decay * theta[i];
+            float g = gradient[i] + rule->decay * theta[i];
             if (rule->momentum != 0.0f) {
                 first[i] = g + rule->momentum * first[i];
                 g = rule->nesterov ? g + rule->momentum * first[i] : first[i];

@@ -8,12 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nttzoo.codegen.training.emit import elementwise
+from nttzoo.codegen.training.emit import copies, elementwise
 from nttzoo.codegen.training.emit.affine import affine
 from nttzoo.codegen.training.emit.norms import normalization
 from nttzoo.codegen.training.emit.pooling import pooling
 from nttzoo.codegen.training.emit.writer import Lines, Writer
-from nttzoo.codegen.training.graph import Activation, Affine, Copy, Drop, Node, Normalization, Pooling, Sum
+from nttzoo.codegen.training.graph import (
+    Activation,
+    Affine,
+    Concatenation,
+    Copy,
+    Drop,
+    Node,
+    Normalization,
+    Pooling,
+    Sum,
+)
 
 _EMITTERS: dict[type[Node], Callable[..., tuple[Lines, Lines]]] = {
     Affine: affine,
@@ -21,7 +31,8 @@ _EMITTERS: dict[type[Node], Callable[..., tuple[Lines, Lines]]] = {
     Activation: elementwise.activation,
     Drop: elementwise.drop,
     Sum: elementwise.sum,
-    Copy: elementwise.copy,
+    Copy: copies.copy,
+    Concatenation: copies.concatenation,
     Normalization: normalization,
 }
 

@@ -1,4 +1,4 @@
-"""Elementwise operations and copies in C."""
+"""Elementwise operations in C."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from nttzoo.codegen.source import float_literal
 from nttzoo.codegen.training.emit.writer import Lines, Writer
-from nttzoo.codegen.training.graph import Activation, Copy, Drop, Node, Sum, Value
+from nttzoo.codegen.training.graph import Activation, Drop, Node, Sum, Value
 
 
 def activation(writer: Writer, node: Activation) -> tuple[Lines, Lines]:
@@ -29,10 +29,8 @@ def drop(writer: Writer, node: Drop) -> tuple[Lines, Lines]:
     writer.functions.add("dropout")
     _, height, width = value.planes
     threshold = round(node.rate * 2**24)
-    keep = (
-        f"kept(at->lanes, key, (uint32_t)((c * {height} + y) * {width} + x), {threshold}u, "
-        f"{float_literal(1 / (1 - node.rate))})"
-    )
+    scale = 1 / (1 - node.rate) if node.rate < 1 else 0.0
+    keep = f"kept(at->lanes, key, (uint32_t)((c * {height} + y) * {width} + x), {threshold}u, {float_literal(scale)})"
     before = ["if (!at->train) return;", "{", f"const uint32_t key = at->key + {node.stream} * 0x632be5abu;"]
     forward = [*before, *writer.over(value, [("a", value, False)], [f"a[x] = a[x] * {keep};"]), "}"]
     if not value.has_gradient:
@@ -71,28 +69,3 @@ def _constant(writer: Writer, node: Node, what: str, values: np.ndarray) -> str:
     name = f"{writer.names[node]}_{what}"
     writer.tables.append(f"static const float {name}[{len(values)}] = {{{', '.join(map(float_literal, values))}}};")
     return f"{name}[(c * {node.target.planes[1]} + y) * {node.target.planes[2]} + x]"
-
-
-def copy(writer: Writer, node: Copy) -> tuple[Lines, Lines]:
-    """Elements in another order."""
-    source, target = node.sources[0], node.target
-    name = f"{writer.names[node]}_order"
-    tables = {
-        "a": source.addresses().ravel()[node.order],
-        "g": source.addresses(gradient=True).ravel()[node.order],
-    }
-    for key, table in tables.items():
-        values = ", ".join(map(str, table.tolist()))
-        writer.tables.append(f"static const int32_t {name}_{key}[{len(table)}] = {{{values}}};")
-    at = f"{name}_@[(c * {target.planes[1]} + y) * {target.planes[2]} + x]"
-    forward = writer.over(
-        target,
-        [("b", target, False)],
-        [f"b[x] = (m + {writer.memory.activations[source]})[{at.replace('@', 'a')}];"],
-    )
-    if not source.has_gradient:
-        return forward, []
-    start = f"m + {writer.memory.gradients[source]}"
-    zero = writer.over(source, [("g", source, True)], ["g[x] = ZERO;"]) if writer.first_writer(node, source) else []
-    give = writer.over(target, [("h", target, True)], [f"({start})[{at.replace('@', 'g')}] += h[x];"])
-    return forward, [*(["{", *zero, "}"] if zero else []), "{", *give, "}"]

@@ -19,8 +19,8 @@ def normalization(writer: Writer, node: Normalization) -> tuple[Lines, Lines]:
     kept = [f"vec *mean = m + {writer.memory.kept[node]}, *factor = mean + {node.groups};", "int group;"]
     scaled = " * scale[c]" if has_scale else ""
 
-    def of_group(rows: list[tuple[str, Value, bool]], body: Lines) -> Lines:
-        lines = writer.over(target, rows, body)
+    def of_group(rows: list[tuple[str, Value, bool]], body: Lines, sums: str = "") -> Lines:
+        lines = writer.over(target, rows, body, sums)
         lines[1] = f"for (c = group * {channels}; c < (group + 1) * {channels}; c++) {{"
         return ["{", *lines, "}"]
 
@@ -33,11 +33,13 @@ def normalization(writer: Writer, node: Normalization) -> tuple[Lines, Lines]:
         *shift,
         *kept,
         f"for (group = 0; group < {node.groups}; group++) {{",
-        "    vec s = ZERO, q = ZERO;",
-        *of_group([a], ["s += a[x];"]),
+        "    vec s = ZERO, q = ZERO, e = ZERO;",
+        *of_group([a], ["row_s += a[x];"], "s"),
         f"    s = s / {float_literal(count)};",
-        *of_group([a], ["const vec d = a[x] - s;", "q += d * d;"]),
-        f"    q = q / {float_literal(count)} + {float_literal(node.epsilon)};",
+        # Where a group is almost constant, the rounding of its mean counts: the mean of what is left corrects it.
+        *of_group([a], ["const vec d = a[x] - s;", "row_e += d, row_q += d * d;"], "eq"),
+        f"    e = e / {float_literal(count)}, s += e;",
+        f"    q = q / {float_literal(count)} - e * e + {float_literal(node.epsilon)};",
         "    mean[group] = s, factor[group] = inverse_root(q);",
         *of_group([a, b], [value, f"b[x] = {stored};"]),
         "}",
@@ -50,7 +52,7 @@ def normalization(writer: Writer, node: Normalization) -> tuple[Lines, Lines]:
     if has_bias:
         gradients.append(f"float *d_shift = at->gradient + net->norm_starts[{2 * index + 1}];")
     centered = "const vec d = (a[x] - mean[group]) * factor[group];"
-    sums = of_group([a, h], [centered, "p += h[x], r += h[x] * d;"])
+    sums = of_group([a, h], [centered, "row_p += h[x], row_r += h[x] * d;"], "pr")
     # Sums over each channel, which also make those over the group.
     sums[2] = f"{sums[2]} vec p = ZERO, r = ZERO;"
     shares = [f"s += p{scaled}, q += r{scaled};"]

@@ -73,8 +73,11 @@ class Writer:
             [f"g[x] = finish(g[x], GATE, {slope}, a + x);"],
         )
 
-    def over(self, shape: Value, rows: list[tuple[str, Value, bool]], body: Lines) -> Lines:
-        """A loop over the elements of a value; `rows`: (name of a pointer, value, whether its gradient is meant)."""
+    def over(self, shape: Value, rows: list[tuple[str, Value, bool]], body: Lines, sums: str = "") -> Lines:
+        """A loop over the elements of a value; `rows`: (name of a pointer, value, whether its gradient is meant).
+
+        `sums`: variables that the body adds to; each row is summed by itself first, which rounds less.
+        """
         channels, height, width = shape.planes
         pointers = []
         for name, value, gradient in rows:
@@ -86,9 +89,11 @@ class Writer:
             f"for (c = 0; c < {channels}; c++) {{",
             f"    for (y = 0; y < {height}; y++) {{",
             *pointers,
+            *(f"        vec row_{name} = ZERO;" for name in sums),
             f"        for (x = 0; x < {width}; x++) {{",
             *(f"            {line}" for line in body),
             "        }",
+            *(f"        {name} += row_{name};" for name in sums),
             "    }",
             "}",
         ]
