@@ -73,6 +73,8 @@ def run(options: argparse.Namespace) -> None:
         result = selfcheck.run()
     elif options.what == "train":
         result = train.run(peer_python=options.peer_python)
+        if options.out:
+            plots.training(result, Path(options.out).with_suffix(".png"))
     else:
         result = ntk.run(peer_python=options.peer_python, growth=options.growth)
     if options.out:

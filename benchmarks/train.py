@@ -12,6 +12,7 @@ import numpy as np
 import optax
 from flax import nnx
 
+from benchmarks import limits
 from benchmarks.measure import PeerError, milliseconds, run_peer
 from nttzoo import architectures, training
 from nttzoo._util import console
@@ -24,8 +25,9 @@ from nttzoo.sparsity.pruning import prune
 BATCH, THREADS = 64, 2
 JAX_STEPS = 8
 SECONDS = 1.0  # of each measurement
-ROUNDS = 1
-DENSITIES = (0.01, 0.03, 0.05, 0.1, 0.3, 1.0)
+PAPERS = ("conv4", "lenet5", "lenet300")
+OTHERS = ("resnet20", "ds_cnn")  # beside JAX only
+DENSITIES = (0.01, 0.03, 0.05, 0.1, 0.3, 0.5, 0.75, 1.0)
 SPARSEPROP = (0.01, 0.03, 0.05)
 
 
@@ -82,67 +84,92 @@ def jax_step(name: str = "conv4") -> float:
 
 
 def run(*, peer_python: str) -> dict[str, Any]:
-    """All networks and densities in turns with the peers; the best of each, and the ratios."""
-    cases = [(name, density, "layerwise") for name in ("conv4", "lenet5", "lenet300") for density in DENSITIES]
+    """All networks and densities, the peers, and the machine itself; the best of many calls each."""
+    cases = [(name, density, "layerwise") for name in PAPERS for density in DENSITIES]
     cases += [("conv4", density, "global") for density in (0.01, 0.03, 0.05)]
-    models = {case: network(*case) for case in cases}
-    rows: list[dict[str, Any]] = [
-        {"network": name, "density": density, "scheme": scheme, "multiply_adds": speedup(models[case]).total.sparse}
-        for case in cases
-        for name, density, scheme in [case]
-    ]
+    cases += [(name, density, "layerwise") for name in OTHERS for density in (0.01, 0.05, 1.0)]
+    rows: list[dict[str, Any]] = []
     peers: dict[str, dict[str, Any]] = {}
+    jax_ms: dict[str, float] = {}
     with console.progress_bar() as bar:
-        task = bar.add_task("training steps", total=ROUNDS * len(cases), note="")
-        for _ in range(ROUNDS):
-            for name in ("conv4", "lenet5", "lenet300"):
-                _keep_best(peers, f"torch {name}", run_peer("torch_train", name, "2", str(BATCH), python=peer_python))
-            for case, row in zip(cases, rows, strict=True):
-                seen = compiled_step(models[case])
-                row |= seen if seen["ms"] < row.get("ms", np.inf) else {}
-                if case[0] == "conv4" and case[2] == "layerwise" and case[1] in SPARSEPROP:
-                    key = f"sparseprop conv4 {case[1]:g}"
-                    try:
-                        peer = run_peer("torch_train", "conv4", "2", str(BATCH), str(case[1]), python=peer_python)
-                        _keep_best(peers, key, peer)
-                    except PeerError as error:
-                        peers[key] = {"error": str(error)}
-                bar.update(task, advance=1, note=f"{case[0]} {case[1]:.0%} {case[2]}: {row['ms']:.2f} ms")
-    for row in rows:
-        row["torch_ms"] = peers[f"torch {row['network']}"]["milliseconds"]
-        row["times_torch"] = row["torch_ms"] / row["ms"]
-        peer = peers.get(f"sparseprop {row['network']} {row['density']:g}", {})
-        if row["scheme"] == "layerwise" and "milliseconds" in peer:
-            row["sparseprop_ms"] = peer["milliseconds"]
-            row["times_sparseprop"] = peer["milliseconds"] / row["ms"]
-    one = models["conv4", 0.01, "layerwise"]
-    growth = {
-        "threads": {str(threads): compiled_step(one, threads=threads)["ms"] for threads in (1, 2)},
-        "batch": {str(batch): compiled_step(one, batch=batch)["ms"] for batch in (16, 32, 64, 128, 256)},
-    }
+        task = bar.add_task("training steps", total=len(cases), note="")
+        for case in cases:
+            name, density, scheme = case
+            if name not in jax_ms:
+                jax_ms[name] = jax_step(name)
+            if name in PAPERS and name not in peers:
+                peers[name] = run_peer("torch_train", name, str(THREADS), str(BATCH), python=peer_python)
+            model = network(*case)
+            row: dict[str, Any] = {"network": name, "density": density, "scheme": scheme, **compiled_step(model)}
+            row["multiply_adds"] = speedup(model).total.sparse
+            row["jax_ms"] = jax_ms[name]
+            if name in peers:
+                row["torch_ms"] = peers[name]["milliseconds"]
+                row["times_torch"] = row["torch_ms"] / row["ms"]
+            if name == "conv4" and scheme == "layerwise" and density in SPARSEPROP:
+                row |= _sparseprop(density, row["ms"], peer_python)
+            rows.append(row)
+            bar.update(task, advance=1, note=f"{name} {density:.0%} {scheme}: {row['ms']:.2f} ms")
     return {
-        "what": f"training step, batch {BATCH}, Adam, dropout, {THREADS} threads; best of {ROUNDS} rounds in turns",
+        "what": f"training step, batch {BATCH}, Adam, dropout, {THREADS} threads; best of {SECONDS:g} s of calls",
         "rows": rows,
-        "jax_conv4_ms": jax_step(),
-        "growth_conv4_1pct": growth,
-        "peers": peers,
+        "growth_conv4_1pct": _growth(),
+        "limit": _limit(rows),
+        "versions_of_peers": {name: peer["version"] for name, peer in peers.items()},
         **origin(),
     }
 
 
-def _keep_best(peers: dict[str, dict[str, Any]], key: str, seen: dict[str, Any]) -> None:
-    if seen["milliseconds"] < peers.get(key, {}).get("milliseconds", np.inf):
-        peers[key] = seen
+def _sparseprop(density: float, ms: float, peer_python: str) -> dict[str, Any]:
+    arguments = ("conv4", str(THREADS), str(BATCH), str(density))
+    try:
+        peer = run_peer("torch_train", *arguments, python=peer_python)
+    except PeerError as error:
+        return {"sparseprop_error": str(error)}
+    return {
+        "sparseprop_ms": peer["milliseconds"],
+        "times_sparseprop": peer["milliseconds"] / ms,
+        "sparseprop_version": peer["version"],
+    }
+
+
+def _growth() -> dict[str, Any]:
+    """Milliseconds of a step of Conv-4 with 1 % of its weights over threads and batch."""
+    model = network("conv4", 0.01)
+    return {
+        "threads": {str(threads): compiled_step(model, threads=threads)["ms"] for threads in (1, 2)},
+        "batch": {str(batch): compiled_step(model, batch=batch)["ms"] for batch in (16, 32, 64, 128, 256)},
+    }
+
+
+def _limit(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the machine can do, and the times that it would need for each step of Conv-4: without caches, at best."""
+    own = [row for row in rows if (row["network"], row["scheme"]) == ("conv4", "layerwise")]
+    step = compile_training(network("conv4", 0.01))
+    block = step._library.source.block
+    arena = own[0]["arena_bytes_per_thread"]
+    found: dict[str, Any] = limits.machine(THREADS, lanes=block, bytes_of_block=arena)
+    moved = limits.bytes_of_step(network("conv4", 1.0), BATCH)
+    found |= {"conv4_bytes": moved, "conv4_bytes_ms": 1000 * moved / found["bytes_per_second"], "conv4": {}}
+    for row in own:
+        # Forward, and the gradients of weights and of inputs.
+        products = 3 * BATCH * row["multiply_adds"]
+        floor = 1000 * products / found["multiply_adds_per_second"]
+        found["conv4"][f"{row['density']:g}"] = {"multiply_adds_ms": floor, "of_the_limit": floor / row["ms"]}
+    return found
 
 
 def table(result: dict[str, Any]) -> str:
     """The result as text."""
-    heads = ("network", "scheme", "kept", "ms", "PyTorch", "times", "SparseProp", "times")
+    heads = ("network", "scheme", "kept", "ms", "JAX", "PyTorch", "times", "SparseProp", "times")
     lines = []
     for row in result["rows"]:
         other = ("-", "-")
         if "sparseprop_ms" in row:
             other = (f"{row['sparseprop_ms']:.1f}", f"{row['times_sparseprop']:.1f}x")
-        ours = (f"{row['ms']:.3g}", f"{row['torch_ms']:.3g}", f"{row['times_torch']:.1f}x")
+        dense = ("-", "-")
+        if "torch_ms" in row:
+            dense = (f"{row['torch_ms']:.3g}", f"{row['times_torch']:.1f}x")
+        ours = (f"{row['ms']:.3g}", f"{row['jax_ms']:.3g}", *dense)
         lines.append((row["network"], row["scheme"], f"{row['density']:.0%}", *ours, *other))
     return console.table("training step", heads, lines)
