@@ -12,6 +12,9 @@ from nttzoo import architectures, checkpoint, data, zoo
 from nttzoo._util import files
 from nttzoo.experiments import publish
 from nttzoo.sparsity import pruning
+from nttzoo.training import TrainConfig
+from nttzoo.training.checkpoint import Checkpoint
+from nttzoo.training.history import SERIES, History
 from nttzoo.zoo import changes
 
 NAMES = ("lenet300-mnist-1pct-global", "lenet300-mnist-2pct-global")
@@ -81,6 +84,33 @@ def test_saving_a_state(tmp_path):
         assert kept.text(step, "reports.jsonl") == f"{step}\n"
         save(folder, 2)
         assert kept.latest_whole() == 2
+
+
+def test_saving_a_training(tmp_path):
+    part = data.Labeled(np.zeros((2, 4, 4, 1), np.uint8), np.zeros(2, np.int32))
+    dataset = data.Dataset("zeros", part, part, ("no", "yes"))
+
+    def checkpoint_of(folder):
+        return Checkpoint(folder, TrainConfig(), dataset, np.zeros(3))
+
+    def save(folder, epochs):
+        history = History(**{name: [0.5] * epochs for name in SERIES})
+        checkpoint_of(folder).write(history, {"weights": np.full(9, epochs)}, now=True)
+
+    save(tmp_path / "count", 1)
+    total = events_of(lambda: save(tmp_path / "count", 2), tmp_path)
+    seen = set()
+    for k in range(total + 1):
+        folder = tmp_path / str(k)
+        save(folder, 1)
+        with killed_at(k, tmp_path):
+            save(folder, 2)
+        found = checkpoint_of(folder).read()
+        assert (found.arrays["weights"] == found.history.epochs).all()
+        seen.add(found.history.epochs)
+        save(folder, 3)
+        assert checkpoint_of(folder).read().history.epochs == 3
+    assert seen == {1, 2}
 
 
 def content(home):
