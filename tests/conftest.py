@@ -8,9 +8,7 @@ import hypothesis
 import jax
 import psutil
 import pytest
-
-from nttzoo import architectures
-from nttzoo.sparsity import cost, pruning
+import runtime_types
 
 MEMORY = 2**30  # above this a worker throws compiled programs away
 
@@ -23,6 +21,7 @@ hypothesis.settings.load_profile("nttzoo")
 
 def pytest_addoption(parser):
     parser.addoption("--optimized", action="store_true", help="compile with all optimizations, as users do (slower)")
+    parser.addoption("--types", action="store_true", help="check arrays in calls against their jaxtyping annotations")
 
 
 def pytest_configure(config):
@@ -30,6 +29,8 @@ def pytest_configure(config):
 
     None is kept, unless JAX_COMPILATION_CACHE_DIR names a folder: then the next run of the tests starts faster.
     """
+    if config.getoption("--types"):
+        runtime_types.install("nttzoo")  # before anything of it is imported
     if not config.getoption("--optimized"):
         # The suite spends its time compiling small programs, most of them run once.
         jax.config.update("jax_disable_most_optimizations", True)
@@ -74,5 +75,8 @@ def x64():
 @pytest.fixture(scope="session")
 def thin_conv4():
     """Conv-4 at 1 %, layerwise, and what it costs: made once, because it takes seconds. Not to be changed."""
+    from nttzoo import architectures  # not above: the types of what is imported before --types are not checked
+    from nttzoo.sparsity import cost, pruning
+
     model = pruning.prune(architectures.create("conv4", rngs=0), "random", density=0.01, rngs=0)
     return model, cost.speedup(model)
