@@ -2,11 +2,14 @@
 
 import math
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import nttzoo
-from nttzoo import data, search
+from nttzoo import data, dynamics, export, masks, ntk, recipes, search
+from nttzoo.codegen.training import UpdateRule
 from nttzoo.errors import NttzooError
 from nttzoo.search.recipes import Recipe
 
@@ -24,6 +27,10 @@ TEXT = WHOLE
 
 def network():
     return nttzoo.create("lenet300", input_shape=(4, 4, 1), num_classes=3, rngs=0)
+
+
+KERNEL, OUTPUTS = jnp.ones((2, 2, 3, 3)), jnp.ones((2, 3))
+DATA = data.from_arrays(IMAGES, LABELS, IMAGES, LABELS, classes=("a", "b", "c"))
 
 
 def first(batches):
@@ -105,6 +112,81 @@ CASES = {
         {"teacher": network(), "images": IMAGES, "config": search.SearchConfig(recipe=Recipe(**RECIPE))}
         | {"preprocess": None, "devices": None, "save_every": 1.0, "progress": False},
         {"preprocess": OPTIONAL, "devices": OPTIONAL, "save_every": ONLY_NUMBERS, "progress": FLAG},
+    ),
+    "search.run": (
+        search.run,
+        {"config": search.SearchConfig(), "out": None, "fresh": False, "devices": 1, "data_dir": None}
+        | {"download": False, "save_every": 1.0, "progress": False},
+        {"out": [v for v in OPTIONAL if v != "no such thing"], "fresh": FLAG, "devices": OPTIONAL}
+        | {"data_dir": [v for v in OPTIONAL if v != "no such thing"], "download": FLAG}
+        | {"save_every": ONLY_NUMBERS, "progress": FLAG},
+    ),
+    "dry_run": (
+        search.dry_run,
+        {"config": search.SearchConfig(), "devices": 1, "data_dir": None, "download": False},
+        {"devices": OPTIONAL, "data_dir": [v for v in OPTIONAL if v != "no such thing"], "download": FLAG},
+    ),
+    "find": (recipes.find, {"name": "ntt", "model": "lenet300", "data": "mnist"}, {}),
+    "TrainConfig": (
+        nttzoo.TrainConfig,
+        {"epochs": 1, "batch_size": 2, "learning_rate": 0.1, "optimizer": "sgd", "momentum": 0.5}
+        | {"weight_decay": 0.0, "loss": "squared", "validation": 0.5, "augmentation": "none", "dropout": True}
+        | {"seed": 0, "progress": False, "engine": "jax"},
+        {"learning_rate": ONLY_NUMBERS, "weight_decay": ONLY_NUMBERS, "dropout": FLAG, "progress": FLAG},
+    ),
+    "fit": (
+        nttzoo.fit,
+        {"model": network(), "data": DATA, "config": nttzoo.TrainConfig(epochs=0), "checkpoint": None},
+        {"config": OPTIONAL, "checkpoint": [v for v in OPTIONAL if v != "no such thing"]},
+    ),
+    "empirical_ntk": (
+        nttzoo.empirical_ntk,
+        {"model": network(), "x1": IMAGES, "x2": IMAGES, "tangents": "all", "outputs": "full", "memory": None},
+        {"x2": OPTIONAL, "memory": OPTIONAL},
+    ),
+    "kernel_distance": (
+        nttzoo.kernel_distance,
+        {"student": network(), "teacher": network(), "x1": IMAGES, "x2": IMAGES, "tangents": "all", "outputs": None}
+        | {"memory": None},
+        {"x2": OPTIONAL, "outputs": OPTIONAL, "memory": OPTIONAL},
+    ),
+    "spread_outputs": (
+        ntk.spread_outputs,
+        {"key": jax.random.key(0), "examples": 4, "total": 3, "sampled": 1},
+        {},
+    ),
+    "gradient_flow": (
+        dynamics.gradient_flow,
+        {"kernel": KERNEL, "start": OUTPUTS, "targets": OUTPUTS, "times": jnp.ones(2)}
+        | {"test_kernel": KERNEL, "test_start": OUTPUTS},
+        {"times": [v for v in WRONG if v != []]},
+    ),
+    "gradient_descent": (
+        dynamics.gradient_descent,
+        {"kernel": KERNEL, "start": OUTPUTS, "targets": OUTPUTS, "steps": jnp.ones(2), "learning_rate": 0.1}
+        | {"test_kernel": KERNEL, "test_start": OUTPUTS},
+        {"learning_rate": ONLY_NUMBERS, "steps": [v for v in WRONG if v != []]},
+    ),
+    "density_report": (masks.density_report, {"model": network()}, {}),
+    "standardize": (data.standardize, {"images": IMAGES, "mean": np.ones(1), "std": np.ones(1)}, {}),
+    "export_hub": (export.export_hub, {"name": NAME, "folder": "hub"}, {"folder": TEXT}),
+    "UpdateRule": (
+        UpdateRule,
+        {"kind": "adam", "momentum": 0.5, "nesterov": False, "beta1": 0.9, "beta2": 0.9, "epsilon": 1e-8}
+        | {"weight_decay": 0.0},
+        {"nesterov": FLAG, "weight_decay": ONLY_NUMBERS, "epsilon": ONLY_NUMBERS},
+    ),
+    "compile_training": (
+        nttzoo.compile_training,
+        {"model": network(), "optimizer": "adam", "learning_rate": 0.1, "loss": "squared", "dropout": False}
+        | {"seed": 0, "threads": 1, "input_shape": None},
+        {"learning_rate": ONLY_NUMBERS, "dropout": FLAG, "threads": OPTIONAL, "input_shape": OPTIONAL},
+    ),
+    "export_training_c": (
+        nttzoo.export_training_c,
+        {"model": network(), "path": "a.c", "name": None, "optimizer": "adam", "loss": "squared", "dropout": False}
+        | {"seed": 0, "input_shape": None},
+        {"name": [v for v in TEXT if v], "dropout": FLAG, "input_shape": OPTIONAL},
     ),
 }
 

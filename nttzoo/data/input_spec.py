@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Num
 
+from nttzoo._util.checks import check_array
 from nttzoo._util.deprecation import renamed_method
 
 
@@ -54,6 +55,9 @@ def standardize(
     Example:
       >>> x = nttzoo.data.standardize(images, mnist.mean, mnist.std)
     """
+    for name, value in (("images", images), ("mean", mean), ("std", std)):
+        check_array(name, value)
+    images, mean, std = (jnp.asarray(value) for value in (images, mean, std))
     scale = 255.0 if images.dtype == jnp.uint8 else 1.0
     # A constant channel stays constant instead of becoming NaN.
     slope = 1.0 / jnp.where(std > 0, std, 1.0)

@@ -11,7 +11,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Num
 
-from nttzoo._util.checks import check_choice
+from nttzoo._util.checks import check_choice, check_count
 from nttzoo.errors import ModelError
 from nttzoo.nn import path_name
 from nttzoo.ntk.blocks import FindShares, block_sizes, default_memory, kernel_blocks, pair_shares
@@ -65,6 +65,8 @@ def empirical_ntk(
     """
     check_choice("tangents", tangents, ("all", "active"))
     check_choice("outputs", outputs, ("full", "trace"))
+    if memory is not None:
+        check_count("memory", memory)
     x1, x2 = check_inputs(model, x1, x2)
     trace, active = outputs == "trace", tangents == "active"
     find_shares = checked_shares(model, x1, active=active)

@@ -15,12 +15,12 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Integer, Key, Num
 
-from nttzoo._util.checks import check_choice
+from nttzoo._util.checks import check_choice, check_count
 from nttzoo.errors import OptionError, ShapeError
 from nttzoo.ntk.api import Tangents
 from nttzoo.ntk.blocks import halves_of, kernel_blocks, per_example
 from nttzoo.ntk.factors import Outputs
-from nttzoo.ntk.inputs import check_inputs, count_outputs
+from nttzoo.ntk.inputs import as_array, check_inputs, count_outputs
 
 
 def kernel_distance(
@@ -57,6 +57,8 @@ def kernel_distance(
       >>> distance = nttzoo.kernel_distance(student, teacher, images[:32], images[32:64])
     """
     check_choice("tangents", tangents, ("all", "active"))
+    if memory is not None:
+        check_count("memory", memory)
     x1, x2 = check_inputs(student, x1, x2)
     total = count_outputs(student, x1)
     chosen = None if outputs is None else _check_outputs(outputs, total, len(x1) + len(x2))
@@ -68,7 +70,7 @@ def kernel_distance(
             raise ShapeError(f"the teacher has {count} outputs, the student {total}: their kernels do not compare.")
         theirs = kernel_blocks(teacher, x1, x2, chosen, active=tangents == "active", **options)
     else:
-        theirs = jnp.asarray(teacher)
+        theirs = as_array("teacher", teacher)
         if theirs.shape == (len(x1), len(x2), total, total):
             theirs = entries(theirs, *halves_of(chosen, len(x1)))
     if theirs.shape != ours.shape:
@@ -106,6 +108,10 @@ def spread_outputs(key: Key[Array, ""], examples: int, total: int, sampled: int)
       >>> outputs = nttzoo.ntk.spread_outputs(jax.random.key(0), 64, total=10, sampled=1)
       >>> estimate = nttzoo.kernel_distance(student, teacher, x[:32], x[32:], outputs=outputs)
     """
+    if not isinstance(key, jax.Array):
+        raise OptionError(f"key is {key!r}; it must be a JAX key, such as jax.random.key(0).")
+    for name, value in (("examples", examples), ("total", total), ("sampled", sampled)):
+        check_count(name, value)
     if examples % 2 or not 1 <= sampled <= total:
         raise OptionError(
             f"cannot spread {sampled} of {total} outputs over {examples} examples: the batch must have two equal "
@@ -138,7 +144,7 @@ def output_weights(total: int, sampled: int) -> Float[Array, "r r"]:
 
 
 def _check_outputs(outputs: Any, total: int, examples: int) -> Array:
-    chosen = jnp.asarray(outputs)
+    chosen = as_array("outputs", outputs)
     fits = chosen.ndim in (1, 2) and 1 <= chosen.shape[-1] <= total and jnp.issubdtype(chosen.dtype, jnp.integer)
     if not fits or (chosen.ndim == 2 and len(chosen) != examples):
         raise OptionError(

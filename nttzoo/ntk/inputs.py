@@ -9,15 +9,23 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array
 
-from nttzoo.errors import ModelError, ShapeError
+from nttzoo.errors import ModelError, OptionError, ShapeError
 from nttzoo.nn import path_name
+
+
+def as_array(name: str, value: Any) -> Array:
+    """A JAX array, or an error that names the argument."""
+    try:
+        return jnp.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"{name} is not an array of numbers: {error}") from error
 
 
 def check_inputs(model: nnx.Module, x1: Any, x2: Any) -> tuple[Array, Array]:
     """The two sets of examples as arrays, or an error that says what is wrong with them or with the model's mode."""
     same = x2 is None or x2 is x1
-    x1 = jnp.asarray(x1)
-    x2 = x1 if same else jnp.asarray(x2)
+    x1 = as_array("x1", x1)
+    x2 = x1 if same else as_array("x2", x2)
     embeds = any(isinstance(module, nnx.Embed) for _, module in nnx.iter_modules(model))
     for name, x in (("x1", x1), ("x2", x2)):
         if x.ndim == 0 or len(x) == 0:

@@ -12,7 +12,8 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from nttzoo.errors import OptionError, ShapeError
+from nttzoo._util.checks import check_array, check_number
+from nttzoo.errors import ShapeError
 
 
 def gradient_flow(
@@ -44,8 +45,11 @@ def gradient_flow(
       >>> kernel = nttzoo.empirical_ntk(model, x, tangents="active")
       >>> outputs = nttzoo.dynamics.gradient_flow(kernel, model(x), targets, jnp.array([0.0, 1.0, 10.0]))
     """
-    times = jnp.asarray(times, start.dtype)
-    return _trajectory(kernel, start, targets, lambda w: jnp.exp(-times[:, None] * w[None]), test_kernel, test_start)
+    check_array("times", times)
+    times = jnp.asarray(times)
+    return _trajectory(
+        kernel, start, targets, lambda w: jnp.exp(-times.astype(w.dtype)[:, None] * w[None]), test_kernel, test_start
+    )
 
 
 def gradient_descent(
@@ -79,8 +83,8 @@ def gradient_descent(
     Example:
       >>> outputs = nttzoo.dynamics.gradient_descent(kernel, model(x), targets, jnp.arange(10), learning_rate=0.01)
     """
-    if not learning_rate > 0:
-        raise OptionError(f"learning_rate is {learning_rate}; it must be positive.")
+    check_number("learning_rate", learning_rate, "positive", 0)
+    check_array("steps", steps)
     counts = jnp.asarray(steps)
 
     def decay(w: Array) -> Array:
@@ -98,6 +102,13 @@ def _trajectory(
     test_start: Array | None,
 ) -> Array:
     """`decay(eigenvalues [d]) -> [t, d]` says how much of the error along each eigenvector is left."""
+    given = {"kernel": kernel, "start": start, "targets": targets}
+    test = {"test_kernel": test_kernel, "test_start": test_start}
+    for name, value in (given | {name: value for name, value in test.items() if value is not None}).items():
+        check_array(name, value)
+    kernel, start, targets = (jnp.asarray(value) for value in (kernel, start, targets))
+    if start.ndim != 2:
+        raise ShapeError(f"start has shape {list(start.shape)}; outputs are [n, o].")
     n, o = start.shape
     if kernel.shape != (n, n, o, o) or targets.shape != (n, o):
         raise ShapeError(
@@ -108,13 +119,15 @@ def _trajectory(
     values = jnp.maximum(values, 0)  # the kernel is positive semidefinite; rounding is not
     error = vectors.T @ (start - targets).reshape(-1)
     left = decay(values)
-    if test_kernel is None:
+    if test_kernel is None and test_start is None:
         return targets[None] + ((left * error[None]) @ vectors.T).reshape(-1, n, o)
-    if test_start is None or test_kernel.shape != (len(test_start), n, o, o):
+    shapes = [None if value is None else jnp.shape(value) for value in (test_kernel, test_start)]
+    if test_kernel is None or test_start is None or shapes != [(len(test_start), n, o, o), (len(test_start), o)]:
         raise ShapeError(
             f"test points need test_start [m, {o}] and test_kernel [m, {n}, {o}, {o}] = K(test, train); got kernel "
-            f"{list(test_kernel.shape)}."
+            f"{shapes[0]} and outputs {shapes[1]}."
         )
+    test_kernel, test_start = jnp.asarray(test_kernel), jnp.asarray(test_start)
     # f(x, t) = f(x, 0) - K(x, X) H^-1 (I - decay) (f(0) - y); where H has no rank, nothing moves.
     moving = values > values[-1] * jnp.finfo(values.dtype).eps * len(values)
     gone = jnp.where(moving[None], (1 - left) / jnp.where(moving, values, 1)[None], 0)

@@ -11,6 +11,7 @@ import jax
 
 from nttzoo import architectures, checkpoint, data
 from nttzoo._util import console, provenance
+from nttzoo._util.checks import check_count, check_flag, check_instance, check_number, check_path
 from nttzoo._util.hosts import is_first, together
 from nttzoo.errors import RunError
 from nttzoo.search.config import SearchConfig
@@ -97,7 +98,13 @@ def run(
     Example:
       >>> print(nttzoo.search.run(nttzoo.search.SearchConfig(densities=(0.01, 0.03))))
     """
-    folder = Path(out) if out else Path("runs") / config.name
+    _check(config, devices, data_dir, download)
+    if out is not None:
+        check_path("out", out)
+    check_flag("fresh", fresh)
+    check_number("save_every", save_every, "the seconds between saved states, 0 or more", 0)
+    check_flag("progress", progress)
+    folder = Path("runs") / config.name if out is None else Path(out)
     journal = Journal(folder, fresh=fresh)
     journal.check(config.to_dict(), config.defaults())
     try:
@@ -119,6 +126,15 @@ def run(
         return Summary(folder, together(lambda: read_summary(folder) if is_first() else {}))
     finally:
         journal.close()
+
+
+def _check(config: Any, devices: Any, data_dir: Any, download: Any) -> None:
+    check_instance("config", config, SearchConfig)
+    if devices is not None:
+        check_count("devices", devices)
+    if data_dir is not None:
+        check_path("data_dir", data_dir)
+    check_flag("download", download)
 
 
 def ingredients(config: SearchConfig, data_dir: str | None, download: bool) -> tuple[Any, Any, Preprocess]:
@@ -147,6 +163,7 @@ def dry_run(
     Example:
       >>> print(nttzoo.search.dry_run(nttzoo.search.SearchConfig(model="lenet5", data="mnist")))
     """
+    _check(config, devices, data_dir, download)
     teacher, images, preprocess = ingredients(config, data_dir, download)
     mesh = make_mesh(devices, config.recipe.batch_size)
     students, plan = prepare(teacher, images, config, preprocess, mesh)

@@ -11,7 +11,15 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Integer
 
-from nttzoo._util.checks import check_callable, check_choice, check_seed
+from nttzoo._util.checks import (
+    check_callable,
+    check_choice,
+    check_count,
+    check_flag,
+    check_instance,
+    check_number,
+    check_seed,
+)
 from nttzoo.errors import OptionError
 from nttzoo.registry import Registry
 from nttzoo.training.augmentation import AUGMENTATIONS, Augmentation
@@ -83,21 +91,22 @@ class TrainConfig:
     engine: Engine = "auto"
 
     def __post_init__(self) -> None:
-        if self.epochs < 0:
-            raise OptionError(f"epochs is {self.epochs}; it must be 0 or more.")
-        if not self.learning_rate > 0:
-            raise OptionError(f"learning_rate is {self.learning_rate}; it must be positive.")
-        if not 0 <= self.validation < 1:
-            raise OptionError(f"validation is {self.validation}; it is the fraction held out, in [0, 1).")
-        if not 0 <= self.momentum < 1:
-            raise OptionError(f"momentum is {self.momentum}; it must be in [0, 1).")
-        if not self.weight_decay >= 0:
-            raise OptionError(f"weight_decay is {self.weight_decay}; it must be 0 or more.")
+        check_count("epochs", self.epochs, least=0)
+        check_count("batch_size", self.batch_size, least=0)  # `fit` compares it with the number of images
+        check_number("learning_rate", self.learning_rate, "positive", 0)
+        check_number("validation", self.validation, "the fraction held out, in [0, 1)", 0, 1)
+        check_number("momentum", self.momentum, "a number in [0, 1)", 0, 1)
+        check_number("weight_decay", self.weight_decay, "a number, 0 or more", 0)
+        check_flag("dropout", self.dropout)
+        check_flag("progress", self.progress)
         check_choice("engine", self.engine, ("auto", "jax", "c"))
         check_seed(self.seed)
         self.make_augmentation()
         if isinstance(self.optimizer, str):
             self.make_optimizer()
+        else:
+            check_instance("optimizer", self.optimizer, optax.GradientTransformation)
+        check_callable("loss", self.make_loss())
 
     def make_optimizer(self) -> optax.GradientTransformation:
         """The optax transformation that the config names or holds."""

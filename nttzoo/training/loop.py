@@ -11,6 +11,7 @@ from flax import nnx
 
 from nttzoo import nn
 from nttzoo._util import console
+from nttzoo._util.checks import check_instance, check_model, check_path
 from nttzoo._util.chunking import ChunkTimer
 from nttzoo.data import Dataset, Labeled, epoch_order
 from nttzoo.errors import ShapeError, TrainingError
@@ -50,7 +51,12 @@ def fit(
     Example:
       >>> history = nttzoo.fit(model, data, nttzoo.TrainConfig(epochs=10))
     """
-    config = config or TrainConfig()
+    check_model("model", model)
+    check_instance("data", data, Dataset)
+    config = TrainConfig() if config is None else config
+    check_instance("config", config, TrainConfig)
+    if checkpoint is not None:
+        check_path("checkpoint", checkpoint)
     check_fit(model, data)
     train, validation = data.train.split(config.validation, rngs=config.seed)
     rng = np.random.default_rng([config.seed, 1])

@@ -12,12 +12,12 @@ import optax
 from flax import nnx
 
 from nttzoo import export, nn
-from nttzoo._util.checks import check_seed
+from nttzoo._util.checks import check_choice, check_count, check_flag, check_number, check_seed
 from nttzoo.codegen import build
 from nttzoo.codegen.training import library, resolve, source, tables, trace
 from nttzoo.codegen.training.library import UpdateRule
 from nttzoo.codegen.training.step import TrainingStep
-from nttzoo.errors import ExportError, OptionError
+from nttzoo.errors import ExportError
 
 FLAGS = ("-std=gnu99", "-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
 # Gradients beside JAX's, the largest difference relative to the largest entry, when a library is first used.
@@ -58,16 +58,11 @@ def compile_training(
       >>> step = nttzoo.compile_training(nttzoo.load("lenet300-mnist-1pct-global"))
       >>> losses = [step(images, labels) for images, labels in batches]
     """
-    rule = UpdateRule(kind=optimizer) if isinstance(optimizer, str) else optimizer
-    if rule.kind not in library.RULES:
-        raise OptionError(f"optimizer {rule.kind!r} is not one of {', '.join(library.RULES)}.")
-    if loss not in library.LOSSES:
-        raise OptionError(f"loss {loss!r} is not one of {', '.join(library.LOSSES)}.")
-    if not learning_rate > 0:
-        raise OptionError(f"learning_rate is {learning_rate}; it must be positive.")
-    threads = build.usable_cores() if threads is None else threads
-    if not isinstance(threads, int) or threads < 1:
-        raise OptionError(f"threads is {threads!r}; it must be a whole number, 1 or more.")
+    rule = library.update_rule(optimizer)
+    check_choice("loss", loss, library.LOSSES)
+    check_number("learning_rate", learning_rate, "positive", 0)
+    check_flag("dropout", dropout)
+    threads = build.usable_cores() if threads is None else check_count("threads", threads)
     check_seed(seed)
     shape = export.input_shape_of(model, input_shape)
     traced = trace.trace(model, shape, dropout=dropout)

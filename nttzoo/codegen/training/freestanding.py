@@ -11,6 +11,7 @@ from flax import nnx
 
 from nttzoo import export
 from nttzoo._util import files
+from nttzoo._util.checks import check_choice, check_flag, check_path, check_seed, check_text
 from nttzoo._util.provenance import check_writable
 from nttzoo.codegen import build
 from nttzoo.codegen.source import Source, float_literal, identifier
@@ -75,6 +76,9 @@ def export_training_c(
     Example:
       >>> nttzoo.export_training_c(nttzoo.load("lenet300-mnist-1pct-global"), "digits.c")
     """
+    check_path("path", path)
+    if name is not None:
+        check_text("name", name)
     target = Path(path)
     if target.suffix != ".c":
         raise OptionError(f"{target} should end in .c; the header goes beside it.")
@@ -101,9 +105,10 @@ def training_source(
     input_shape: tuple[int, ...] | None = None,
 ) -> tuple[Source, int]:
     """(the C of a training step and its header, bytes of its state)."""
-    rule = UpdateRule(kind=optimizer) if isinstance(optimizer, str) else optimizer
-    if rule.kind not in library.RULES or loss not in library.LOSSES:
-        raise OptionError(f"optimizer {rule.kind!r} or loss {loss!r} is unknown: {library.RULES}, {library.LOSSES}.")
+    rule = library.update_rule(optimizer)
+    check_choice("loss", loss, library.LOSSES)
+    check_flag("dropout", dropout)
+    check_seed(seed)
     name = identifier(name)
     shape = export.input_shape_of(model, input_shape)
     traced = trace.trace(model, shape, dropout=dropout)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from nttzoo._util.checks import check_choice, check_flag, check_number
 from nttzoo.codegen import build
 from nttzoo.codegen.training.source import TrainingSource
 from nttzoo.codegen.training.tables import Tables
@@ -59,10 +60,26 @@ class UpdateRule:
     epsilon: float = 1e-8
     weight_decay: float = 0.0
 
+    def __post_init__(self) -> None:
+        check_choice("kind", self.kind, RULES)
+        check_flag("nesterov", self.nesterov)
+        for name in ("momentum", "beta1", "beta2"):
+            check_number(name, getattr(self, name), "a number in [0, 1)", 0, 1)
+        check_number("epsilon", self.epsilon, "positive", 0)
+        check_number("weight_decay", self.weight_decay, "a number, 0 or more", 0)
+
     def to_c(self) -> _Rule:
         """As the library takes it."""
         betas = (self.beta1, self.beta2, 1 - self.beta1, 1 - self.beta2)
         return _Rule(RULES.index(self.kind), self.nesterov, self.momentum, *betas, self.epsilon, self.weight_decay)
+
+
+def update_rule(optimizer: str | UpdateRule) -> UpdateRule:
+    """The rule of a named optimizer, with its default values; or the given one."""
+    if isinstance(optimizer, UpdateRule):
+        return optimizer
+    check_choice("optimizer", optimizer, RULES)
+    return UpdateRule(kind=optimizer)
 
 
 @dataclass
