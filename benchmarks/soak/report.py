@@ -26,9 +26,8 @@ def write_report(path: Path, content: Mapping[str, Any], source: str) -> None:
     lines = [
         "# Kills, damage and long runs",
         "",
-        f"`{content['command']}` ran for {content['minutes']:g} minutes in {len(content['search'])} "
-        f"{'session' if len(content['search']) == 1 else 'sessions'} on {machine['cores']} cores "
-        f"({machine['processor']}), which it shared with other work. "
+        f"`{content['command']}` and earlier runs of it took {content['minutes']:g} minutes on {machine['cores']} "
+        f"cores ({machine['processor']}), which they shared with other work. "
         f"The same command made this page from [{source}]({source}).",
         "",
         f"**Wrong answers: {wrong}**, of {sum(counts['kills'] for counts in kills.values())} kills and "

@@ -5,14 +5,15 @@ from __future__ import annotations
 import random
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.soak import damage, searches, writers
 from benchmarks.soak.watch import Watch
 
-SEARCH_EVERY = 3  # rounds: it takes as long as the others together
+SEARCH_EVERY = 10  # rounds: it takes as long as the others together
 MUTATIONS = 25  # of each kind, per round
 
 
@@ -21,28 +22,37 @@ def run(
 ) -> dict[str, Any]:
     """Runs rounds for so many minutes; returns the counts, those of `earlier` runs included.
 
-    Each round kills one writer of each kind, and reads damaged copies of what they write. `save` gets the
-    counts after each round, so that a soak that is interrupted has lost one round.
+    Each round kills one writer of each kind, and reads damaged copies of what they write. `save` gets the counts after
+    each attempt, so that a soak that is interrupted loses one.
     """
     content: dict[str, Any] = {"seed": seed, "rounds": 0, "minutes": 0.0, "kills": {}, "damage": {}, "search": []}
     content |= earlier or {}
     begun, before = time.monotonic(), content["minutes"]
     with tempfile.TemporaryDirectory(prefix="nttzoo-soak-") as temporary, Watch(Path(temporary) / "watched") as watch:
-        folder = Path(temporary)
-        while time.monotonic() - begun < 60 * minutes:
-            rng = random.Random(f"{seed} {content['rounds']}")  # a soak that is resumed tries something new
-            for kind in damage.KINDS_WITH_HASHES:
-                _add(content["damage"], kind, damage.damage(kind, folder / "damaged", MUTATIONS, rng))
-            for kind in writers.KINDS:
-                _add(content["kills"], kind, writers.kill(kind, folder / kind, rng))
-            content["rounds"] += 1
-            if content["rounds"] % SEARCH_EVERY == 0:
-                _add(content["kills"], "search", searches.kill(folder / "search", rng))
-            content["minutes"] = round(before + (time.monotonic() - begun) / 60, 1)
+        try:
+            while True:
+                # A soak that is resumed tries something new.
+                rng = random.Random(f"{seed} {content['rounds']} {before}")
+                for part, kind, attempt in _round(Path(temporary), content["rounds"]):
+                    if time.monotonic() - begun > 60 * minutes:
+                        return content
+                    _add(content[part], kind, attempt(rng))
+                    content["minutes"] = round(before + (time.monotonic() - begun) / 60, 1)
+                    save(content)
+                content["rounds"] += 1
+        finally:
+            content["search"] = [*content["search"], watch.stop()]
             save(content)
-        content["search"] = [*content["search"], watch.stop()]
-    save(content)
-    return content
+
+
+def _round(folder: Path, number: int) -> Iterator[tuple[str, str, Callable[[random.Random], dict[str, int]]]]:
+    """What to do in a round: where it is counted, of which kind it is, and the attempt itself."""
+    for kind in writers.KINDS:
+        yield "kills", kind, partial(writers.kill, kind, folder / kind)
+    for kind in damage.KINDS_WITH_HASHES:
+        yield "damage", kind, partial(damage.damage, kind, folder / "damaged", MUTATIONS)
+    if (number + 1) % SEARCH_EVERY == 0:
+        yield "kills", "search", partial(searches.kill, folder / "search")
 
 
 def _add(totals: dict[str, dict[str, int]], kind: str, counts: Mapping[str, int]) -> None:
