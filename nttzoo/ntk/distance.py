@@ -30,7 +30,7 @@ def kernel_distance(
     x2: Num[Array | np.ndarray, "n2 ..."],
     *,
     tangents: Tangents = "all",
-    outputs: Outputs = None,
+    outputs: Outputs | Integer[np.ndarray, "..."] = None,
     memory: int | None = None,
 ) -> Float[Array, ""]:
     """The mean squared entry of K_student(x1, x2) - K_teacher(x1, x2).
