@@ -81,6 +81,9 @@ def build(out: str | os.PathLike[str], *, data_dir: str | os.PathLike[str] | Non
     binary = {f"wasm-{name}": content for name, content in chosen.items()} | digits.binary
     for shown in exhibits:
         shown.facts["wasm"] = len(modules[shown.name]) if shown.name in modules else None
+        if shown.name in left_out:
+            command = f"nttzoo export {shown.name} net.wasm"
+            shown.facts["notes"].append(f"It is too large to run in this page; `{command}` makes a module of it.")
         shown.facts["arrays"] = {key: list(array.shape) for key, array in shown.arrays.items()}
         binary |= {f"{key}-{shown.name}": array.tobytes() for key, array in shown.arrays.items()}
     samples, pictures = _samples(exhibits, data_dir)

@@ -15,7 +15,21 @@ from nttzoo.zoo import card, pictures
 
 SHOWN = (
     *("name", "architecture", "dataset", "density", "scheme", "seed", "search_steps", "kernel_before", "kernel_after"),
-    *("chosen", "compared", "layers", "train", "classes", "input_shape", "licence", "command", "date", "c", "history"),
+    *(
+        "chosen",
+        "compared",
+        "layers",
+        "train",
+        "classes",
+        "input_shape",
+        "mean",
+        "std",
+        "licence",
+        "command",
+        "date",
+        "c",
+        "history",
+    ),
 )
 FIELDS = 48  # units or filters whose weights are shown
 GRAPH_WEIGHTS = 4000  # a network with more connections is no longer a drawing

@@ -3,6 +3,7 @@
 import shutil
 
 import browser
+import numpy as np
 import pytest
 from test_gallery import FIRST, needs_compiler
 
@@ -11,7 +12,7 @@ from nttzoo._util import files
 from nttzoo.architectures import ARCHITECTURES
 from nttzoo.errors import ExportError
 from nttzoo.experiments import publish
-from nttzoo.gallery import page
+from nttzoo.gallery import builder, page
 
 
 @pytest.mark.slow
@@ -64,3 +65,12 @@ def test_modules_with_the_same_name_twice_are_refused(monkeypatch):
     monkeypatch.setattr(page, "source", texts.__getitem__)
     with pytest.raises(ExportError, match=r"main\.js and a\.js of the gallery both define 'b'"):
         page.bundle("main.js")
+
+
+def test_what_would_make_the_page_too_large_is_left_out(monkeypatch):
+    content = {name: np.random.default_rng(0).bytes(size) for name, size in (("a", 900), ("b", 300), ("c", 300))}
+    monkeypatch.setattr(builder, "MODULES_LIMIT", 1000)
+    assert builder._fit(content, first=[])[1] == ["a"]
+    assert builder._fit(content, first=["c"]) == ({"b": content["b"], "c": content["c"]}, ["a"])
+    monkeypatch.setattr(builder, "MODULES_LIMIT", 1400)
+    assert builder._fit(content, first=["a"])[1] == ["b", "c"]

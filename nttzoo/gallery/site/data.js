@@ -40,6 +40,8 @@
  * @property {{ name: string, epochs: number, outputs: number | null }} recipe
  * @property {string[]} classes
  * @property {number[]} input_shape
+ * @property {number[]} mean per channel, of pixels from 0 to 1
+ * @property {number[]} std
  * @property {string} licence
  * @property {string} command
  * @property {string} [date]

@@ -17,6 +17,8 @@ export class Drawing {
     const graph = /** @type {{ sizes: number[], edges: number[] }} */ (entry.graph);
     this.sizes = graph.sizes;
     this.side = entry.input_shape[0];
+    this.mean = entry.mean[0];
+    this.std = entry.std[0];
     let at = 0;
     let bias = weights.length - this.sizes.slice(1).reduce((a, b) => a + b, 0);
     this.layers = graph.edges.map((count, k) => {
@@ -82,9 +84,8 @@ export class Drawing {
   activities() {
     const { pixels } = this;
     if (!pixels) return null;
-    const [average, spread] = [0.1307, 0.3081];
     /** @type {Float32Array} */
-    let values = Float32Array.from(pixels, (value) => (value / 255 - average) / spread);
+    let values = Float32Array.from(pixels, (value) => (value / 255 - this.mean) / this.std);
     const all = [Float32Array.from(pixels, (value) => value / 255)];
     this.layers.forEach(({ pairs, weights, bias }, k) => {
       const next = Float32Array.from(bias);
