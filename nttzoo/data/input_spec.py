@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Num
 
 from nttzoo._util.checks import check_array
 from nttzoo._util.deprecation import renamed_method
+from nttzoo.errors import ShapeError
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,11 @@ def standardize(
     for name, value in (("images", images), ("mean", mean), ("std", std)):
         check_array(name, value)
     images, mean, std = (jnp.asarray(value) for value in (images, mean, std))
+    if images.ndim != 4 or not mean.shape == std.shape == images.shape[-1:]:
+        raise ShapeError(
+            f"images [n, h, w, c] need mean and std [c]; got {list(images.shape)}, {list(mean.shape)} and "
+            f"{list(std.shape)}."
+        )
     scale = 255.0 if images.dtype == jnp.uint8 else 1.0
     # A constant channel stays constant instead of becoming NaN.
     slope = 1.0 / jnp.where(std > 0, std, 1.0)

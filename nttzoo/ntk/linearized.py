@@ -121,7 +121,7 @@ def _trajectory(
     left = decay(values)
     if test_kernel is None and test_start is None:
         return targets[None] + ((left * error[None]) @ vectors.T).reshape(-1, n, o)
-    shapes = [None if value is None else jnp.shape(value) for value in (test_kernel, test_start)]
+    shapes = [None if value is None else jnp.asarray(value).shape for value in (test_kernel, test_start)]
     if test_kernel is None or test_start is None or shapes != [(len(test_start), n, o, o), (len(test_start), o)]:
         raise ShapeError(
             f"test points need test_start [m, {o}] and test_kernel [m, {n}, {o}, {o}] = K(test, train); got kernel "
