@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import nttzoo
@@ -245,7 +245,7 @@ def _channels(parts, inputs):
 
 
 @pytest.mark.slow
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(random_bodies(), st.integers(0, 3))
 def test_gradients_of_random_networks_are_those_of_jax(model, seed):
     try:
