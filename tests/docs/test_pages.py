@@ -9,6 +9,7 @@ from flax import nnx
 
 import nttzoo
 from nttzoo import data, search
+from nttzoo.codegen import device
 from nttzoo.data import Labeled
 
 ROOT = Path(__file__).parents[2]
@@ -47,6 +48,8 @@ def test_the_code_of_a_page_runs(page, few_images, tmp_path, monkeypatch):
     if page.name != "README.md":
         images = np.asarray(few_images.standardize(few_images.train.images))
         known |= {"model": small_network(), "images": images, "mnist": few_images}
+    if page.name == "tutorial_microcontroller.md" and device.missing_tools():
+        pytest.skip("needs a compiler for microcontrollers and QEMU")
     if page.name == "deployment.md":
         pytest.importorskip("openvino")
         pytest.importorskip("deepsparse")
