@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nttzoo._util import files
 from nttzoo.errors import RunError
-from nttzoo.experiments import figures, paper
+from nttzoo.experiments import figures, paper, plans
 from nttzoo.experiments.results import BUDGET, Cell, Result, cells, grouped, longest, read, where
 from nttzoo.search import recipes
 
@@ -32,6 +32,7 @@ def write(results: Path, out: Path) -> list[Path]:
         _field(plain),
         _schemes(plain),
         _controls(plain),
+        _networks(plain),
         _ablation(found),
         *(f"## {title}\n\n![{title}](figures/{path.name})" for title, path in pictures.items()),
         _every(found),
@@ -209,6 +210,30 @@ def _controls(found: list[Result]) -> str:
     columns = ("network, training", "as found", "places shuffled", "weights redrawn", "mask by magnitude")
     text = "What is lost when the places or the values of the weights are replaced (test accuracy, %):"
     return f"## Mask or initialization?\n\n{text}\n\n{markdown(columns, rows)}"
+
+
+def _networks(found: list[Result]) -> str:
+    """Networks that the paper does not have, beside random masks and their own mask shuffled."""
+    rivals = (("ntt", "erk", "shuffled"), ("random", "erk", ""), ("random", "layerwise", ""))
+    rows = []
+    beyond = where(found, model=[model for model, *_ in plans.BEYOND])
+    for key, group in grouped(beyond, lambda r: (r.model, r.data, r.density, r.name.split("/")[1])).items():
+        by_kind = dict(cells(group, "method", "scheme", "control"))
+        if own := by_kind.get(("ntt", "erk", "")):
+            model, data, density, training = key
+            others = [by_kind.get(rival, "-") for rival in rivals]
+            rows.append((f"{model} {data} {100 * density:g} %, {training}", len(own.values), own, *others))
+    if not rows:
+        return ""
+    columns = (
+        "network, training",
+        "seeds",
+        "NTT, ERK densities",
+        "places shuffled",
+        "random, ERK",
+        "random, layerwise",
+    )
+    return f"## Beyond the paper's networks\n\nTest accuracy, %:\n\n{markdown(columns, rows)}"
 
 
 _CONTROLS = ("shuffled", "reinitialized", "magnitude_mask")
