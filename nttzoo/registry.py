@@ -35,6 +35,10 @@ class Registry(Mapping[str, T], Generic[T]):
 
         return enter
 
+    def replace(self, name: str, value: T) -> None:
+        """Enters a value under a name, in place of what was there."""
+        self._entries[name] = value
+
     def __getitem__(self, name: str) -> T:
         try:
             return self._entries[name]

@@ -1,5 +1,6 @@
 """Networks by name: the paper's, a recurrent, a residual and a depthwise separable one."""
 
+from nttzoo.architectures import own
 from nttzoo.architectures.conv4 import Conv4
 from nttzoo.architectures.ds_cnn import DSCNN
 from nttzoo.architectures.gru import GRU
@@ -21,4 +22,5 @@ __all__ = [
     "check_images",
     "create",
     "max_pool",
+    "own",
 ]

@@ -13,6 +13,7 @@ from flax import nnx
 
 from nttzoo import architectures
 from nttzoo._util import files, memory, schema
+from nttzoo.architectures import own
 from nttzoo.checkpoint.arrays import load_arrays, save_arrays
 from nttzoo.checkpoint.packed import layout, pack, unpack
 from nttzoo.data import InputSpec
@@ -25,7 +26,8 @@ def save_network(folder: Path, model: Any, about: dict[str, Any]) -> None:
     """Writes a sparse network: its arrays, and what is needed to build it again. Replaces all of an older folder."""
     with files.new_folder(folder) as part:
         save_arrays(part / "arrays", pack(model))
-        files.write_text(part / "model.json", files.to_json(about | model.input_spec.to_dict()))
+        content = about | own.about(about["architecture"]) | model.input_spec.to_dict()
+        files.write_text(part / "model.json", files.to_json(content))
 
 
 def load_network(folder: Path) -> tuple[Any, dict[str, Any]]:
@@ -50,6 +52,7 @@ def build(about: Mapping[str, Any], spec: InputSpec, arrays: Mapping[str, np.nda
 
 def abstract_network(path: Path, about: Mapping[str, Any]) -> tuple[Any, InputSpec]:
     """The shapes of the network that a file tells of, and its inputs; refused if it cannot fit into memory."""
+    own.check_saved(about, str(path.parent))
     spec = InputSpec.from_dict(dict(about))
     if not len(spec.mean) == len(spec.std) == spec.shape[-1]:
         raise FileError(path, f"tells of {len(spec.mean)} means and {len(spec.std)} std for {spec.shape[-1]} channels")

@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 
+from nttzoo.cli import own
 from nttzoo.cli.parser import make_parser
 from nttzoo.errors import Interrupted, NttzooError, PeerError
 
@@ -23,6 +24,7 @@ def execute(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) ->
     try:
         with warnings.catch_warnings():  # the caller's way of showing warnings is restored
             warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
+            own.enter(parsed)
             parsed.run(parsed)
         sys.stdout.flush()
     except Interrupted as error:

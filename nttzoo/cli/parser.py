@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,13 @@ from nttzoo.cli import commands as does
 # `--help` does without.
 Handler = Callable[[argparse.Namespace], None]
 
+_MODEL = "lenet300, lenet5, conv4, gru, ds_cnn, resnet20, or your own: package.module:factory or net.py:factory"
+_DATA = (
+    "mnist5k (embedded), mnist, fashion_mnist, cifar10, svhn, or your own: my.npz, a folder of images per class, or "
+    "package.module:function (default: mnist5k)"
+)
+_FACTORY = "the factory of a network of your own: package.module:factory or net.py:factory"
+
 
 def make_parser() -> argparse.ArgumentParser:
     """All commands and their options."""
@@ -22,7 +30,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     train = _command(commands, "train", does.train, "prune a network and train it on labeled images")
     _model_options(train)
-    train.add_argument("--data", default="mnist5k", help="mnist5k (embedded), mnist, fashion_mnist, cifar10 or svhn")
+    train.add_argument("--data", default="mnist5k", help=_DATA)
     train.add_argument(
         "--start", metavar="FOLDER", help="train a student that a search found, in place of --model and --prune"
     )
@@ -43,8 +51,8 @@ def make_parser() -> argparse.ArgumentParser:
     _search_parser(commands)
 
     compare = _command(commands, "compare", does.compare, "search, prune and train by several methods, side by side")
-    compare.add_argument("--model", default="lenet300", help="lenet300, lenet5 or conv4 (default: lenet300)")
-    compare.add_argument("--data", default="mnist5k", help="data set (default: mnist5k)")
+    compare.add_argument("--model", default="lenet300", help=f"{_MODEL} (default: lenet300)")
+    compare.add_argument("--data", default="mnist5k", help=_DATA)
     _data_options(compare)
     methods = "all; or ntt, gradual, ntt+, dense, and pruning methods"
     _several(compare, "--methods", str, ["ntt", "gradual", "random"], methods)
@@ -117,6 +125,7 @@ def make_parser() -> argparse.ArgumentParser:
     export.add_argument(
         "--format", choices=["onnx", "c", "wasm", "hub"], help="(default: by the end of FILE, else onnx)"
     )
+    export.add_argument("--model", help=_FACTORY)
     export.add_argument("--weights", help="trained or init (default: trained; with --training: init)")
     export.add_argument(
         "--training", action="store_true", help="C and wasm only: the training step, so that a device or page can learn"
@@ -129,7 +138,10 @@ def make_parser() -> argparse.ArgumentParser:
     export.add_argument("--layout", help="of the images: NHWC or NCHW (default: NHWC)")
 
     device = _command(commands, "device", does.device, "run published networks as C on an emulated microcontroller")
-    device.add_argument("names", nargs="+", metavar="NAME", help="published networks")
+    device.add_argument("names", nargs="+", metavar="NAME", help="published networks, or folders of trained students")
+    device.add_argument("--model", help=_FACTORY)
+    device.add_argument("--data", help="whose test images to classify (default: the embedded digits, where they fit)")
+    _data_options(device)
     device.add_argument("--images", type=int, default=10, help="how many to classify (default: 10)")
     device.add_argument("--json", action="store_true", help="print JSON instead of a table")
     device.add_argument("--out", metavar="FILE", help="write the figures as JSON")
@@ -144,7 +156,12 @@ def make_parser() -> argparse.ArgumentParser:
     publish.add_argument("--pictures", nargs="+", default=[], metavar="NAME", help=pictures)
     curves = "the same, and train each again beside a random mask, for learning curves"
     publish.add_argument("--curves", nargs="+", default=[], metavar="NAME", help=curves)
-    publish.add_argument("--home", metavar="FOLDER", default=".", help="the zoo's folder (default: this one)")
+    home = os.environ.get("NTTZOO_HOME", ".")
+    publish.add_argument(
+        "--home", metavar="FOLDER", default=home, help="the zoo (default: $NTTZOO_HOME, or this folder)"
+    )
+    publish.add_argument("--model", help=_FACTORY)
+    publish.add_argument("--data", help="data of your own that the comparison used: my.npz, a folder, module:function")
     _data_options(publish)
 
     gallery = _command(commands, "gallery", does.gallery, "write the zoo as a web page that opens from disk")
@@ -154,6 +171,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     speedup = _command(commands, "speedup", does.speedup, "multiply-adds of a sparse network and what it could save")
     _model_options(speedup)
+    speedup.add_argument("--data", help="the data set whose shape and classes count (default: the network's own)")
     speedup.add_argument("--json", action="store_true", help="print JSON instead of a table")
     return parser
 
@@ -161,8 +179,8 @@ def make_parser() -> argparse.ArgumentParser:
 def _search_parser(commands: Any) -> None:
     summary = "find sparse networks that start and learn like a dense one, without labels"
     search = _command(commands, "search", does.search, summary)
-    search.add_argument("--model", default="lenet300", help="the dense network: lenet300, lenet5 or conv4")
-    search.add_argument("--data", default="mnist5k", help="images to search on: mnist5k (embedded), mnist, cifar10 ...")
+    search.add_argument("--model", default="lenet300", help=f"the dense network: {_MODEL} (default: lenet300)")
+    search.add_argument("--data", default="mnist5k", help=_DATA)
     _data_options(search)
     kept = (
         "fractions of weights kept, each a number or one per glob: 'conv*=0.02,*=0.1'; all students share one teacher"
@@ -239,7 +257,7 @@ def _command(
 
 
 def _model_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", default="lenet300", help="lenet300, lenet5 or conv4 (default: lenet300)")
+    parser.add_argument("--model", default="lenet300", help=f"{_MODEL} (default: lenet300)")
     parser.add_argument(
         "--prune",
         metavar="METHOD",

@@ -18,10 +18,10 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Float
 
-from nttzoo import architectures, codegen, data, export, zoo
+from nttzoo import codegen, data, export, nn, zoo
 from nttzoo.codegen import build
 from nttzoo.codegen.source import Source
-from nttzoo.errors import ExportError
+from nttzoo.errors import ExportError, ShapeError
 
 COMPILER, SIZE, EMULATOR = "arm-none-eabi-gcc", "arm-none-eabi-size", "qemu-system-arm"
 TOOLS = (COMPILER, SIZE, EMULATOR)
@@ -117,25 +117,32 @@ class OnDevice:
     ram: int
 
 
-def check(name: str, *, images: int) -> dict[str, Any]:
-    """Runs a published network on the device and compares with JAX: figures for JSON; raises if the answers differ."""
+def check(name: str, *, images: int, dataset: data.Dataset | None = None) -> dict[str, Any]:
+    """Runs a network on the device and compares with JAX: figures for JSON; raises if the answers differ.
+
+    `name`: of a published network, or the folder of a trained student. `dataset`: whose test images to classify.
+    """
     if not 1 <= images <= 1000:
         raise ExportError(f"images is {images}; it is how many to classify, 1 to 1000.")
-    model: Any = zoo.load(name, weights="trained")
+    which = Path(name) if zoo.is_folder(name) else name
+    model: Any = zoo.load(which, weights="trained")
     spec = model.input_spec
-    if spec.shape == (28, 28, 1):
+    if dataset is not None:
+        if tuple(dataset.input_shape) != tuple(spec.shape):
+            raise ShapeError(f"{name} takes images of shape {spec.shape}, {dataset.name!r} has {dataset.input_shape}.")
+        inputs, what = np.asarray(spec.standardize(dataset.test.images[:images])), f"test images of {dataset.name}"
+    elif spec.shape == (28, 28, 1):
         inputs, what = np.asarray(spec.standardize(data.load("mnist5k").test.images[:images])), "embedded digits"
     else:
         what = "random numbers"  # no images of this shape are embedded
         inputs = np.random.default_rng(0).normal(size=(images, *spec.shape)).astype(np.float32)
-    source, _ = codegen.to_source(name)
+    source, _ = codegen.to_source(which)
     seen = run(source, inputs)
     expected = np.asarray(model(jnp.asarray(inputs)))
     difference = float(np.abs(seen.outputs - expected).max() / np.abs(expected).max())
     if difference > export.TOLERANCE or (seen.outputs.argmax(1) != expected.argmax(1)).any():
         raise ExportError(f"{name!r} answers differently on the device: by {difference:.1e} of the largest output.")
-    dense = architectures.create(model_name := zoo.info(name).architecture, input_shape=spec.shape, rngs=0)
-    dense_source, _ = codegen.to_source(dense)
+    dense_source, _ = codegen.to_source(nn.unpruned(model))
     return {
         "name": name,
         "board": f"{BOARD} (Cortex-M4F) in QEMU",
@@ -145,7 +152,11 @@ def check(name: str, *, images: int) -> dict[str, Any]:
         "difference": difference,
         "flash_bytes": seen.flash,
         "ram_bytes": seen.ram,
-        "dense": {"network": model_name, "flash_bytes": dense_source.table_bytes, "ram_bytes": 4 * dense_source.arena},
+        "dense": {
+            "network": type(model).__name__,
+            "flash_bytes": dense_source.table_bytes,
+            "ram_bytes": 4 * dense_source.arena,
+        },
     }
 
 

@@ -1,6 +1,7 @@
 """Data sets: embedded, from local .npz files, or through tensorflow-datasets."""
 
 from nttzoo._util.deprecation import renamed
+from nttzoo.data import own
 from nttzoo.data.dataset import Dataset, Labeled, Unlabeled, epoch_order, from_arrays
 from nttzoo.data.input_spec import InputSpec, standardize
 from nttzoo.data.sources import SOURCES, Source, data_folder, load
@@ -16,6 +17,7 @@ __all__ = [
     "epoch_order",
     "from_arrays",
     "load",
+    "own",
     "standardize",
 ]
 

@@ -30,6 +30,8 @@ class Source:
     classes: tuple[str, ...]
     license: str
     embedded: bool = False
+    dataset: Dataset | None = None  # one's own, see `nttzoo.data.own`
+    reference: str = ""  # how a person named it
 
 
 SOURCES: Registry[Source] = Registry("data set")
@@ -80,13 +82,15 @@ def load(name: str, *, data_dir: str | os.PathLike[str] | None = None, download:
     check_flag("download", download)
     if data_dir is not None:
         check_path("data_dir", data_dir)
+    if source.dataset is not None:
+        return source.dataset
     if source.embedded:
         with resources.as_file(resources.files("nttzoo") / "_data" / f"{name}.npz") as path:
-            return _checked(name, source, _read_npz(path))
+            return _checked(name, source, read_npz(path))
     folder = data_folder(data_dir)
     for stem in dict.fromkeys((name, source.tfds_name)):
         if (path := folder / f"{stem}.npz").exists():
-            return _checked(name, source, _read_npz(path))
+            return _checked(name, source, read_npz(path))
     ways = (
         f"Two ways to get it: (1) put {name}.npz with arrays {', '.join(ARRAYS)} (uint8) into {folder} (or name "
         "another folder with --data-dir or NTTZOO_DATA); (2) with a network, `pip install nttzoo[tfds]` and load with "
@@ -107,13 +111,15 @@ def data_folder(data_dir: str | os.PathLike[str] | None = None) -> Path:
     return Path(given) if given else Path(platformdirs.user_cache_dir("nttzoo")) / "data"
 
 
-def _read_npz(path: Path) -> dict[str, np.ndarray]:
+def read_npz(path: Path, optional: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
+    """The arrays of a data set's file, and of the optional ones those that it has."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             missing = [name for name in ARRAYS if name not in archive.files]
             if missing:
-                raise DataError(f"{path} lacks {', '.join(missing)}; it must hold {', '.join(ARRAYS)}.")
-            return {name: archive[name] for name in ARRAYS}
+                has = ", ".join(archive.files) or "nothing"
+                raise DataError(f"{path} lacks {', '.join(missing)}; it must hold {', '.join(ARRAYS)} and has {has}.")
+            return {name: archive[name] for name in (*ARRAYS, *optional) if name in archive.files}
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, AttributeError, TypeError) as error:
         if isinstance(error, DataError):
             raise

@@ -15,14 +15,13 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import tomli_w
-from flax import nnx
 
-from nttzoo import architectures, checkpoint, codegen, export, search, zoo
+from nttzoo import architectures, checkpoint, codegen, export, nn, search, zoo
 from nttzoo._util import files, schema
+from nttzoo.architectures import own
 from nttzoo.data import Dataset
 from nttzoo.errors import ExportError, FileError, RunError, ZooError
 from nttzoo.experiments import comparison, pictures
-from nttzoo.nn import masked_layers, set_masks
 from nttzoo.search import recipes
 from nttzoo.sparsity import cost, masks
 from nttzoo.zoo import card, changes
@@ -99,6 +98,7 @@ def _metrics(
         "name": f"{compared.model}-{compared.data}-{target.name}",
         "architecture": compared.model,
         "dataset": compared.data,
+        **own.about(compared.model),
         "density": density,
         "scheme": scheme,
         "recipe": asdict(config.recipe),
@@ -175,11 +175,7 @@ def as_c(file: Path, model: Any, images: np.ndarray) -> dict[str, float]:
     if not difference <= export.TOLERANCE:
         raise ExportError(f"as C the network differs from the model by {difference:.1e} of the largest output.")
     source = compiled.source
-    full = nnx.clone(model)
-    for layer in masked_layers(full).values():
-        layer.kernel[...] = jnp.ones_like(layer.kernel[...])
-    set_masks(full, {path: jnp.ones_like(layer.mask[...]) for path, layer in masked_layers(full).items()})
-    dense, _ = codegen.to_source(full)
+    dense, _ = codegen.to_source(nn.unpruned(model))
     sizes = {"table_bytes": source.table_bytes, "arena_bytes": 4 * source.arena}
     sizes |= {"dense_table_bytes": dense.table_bytes, "dense_arena_bytes": 4 * dense.arena}
     return {**sizes, "images": len(images), "difference": difference}

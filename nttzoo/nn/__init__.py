@@ -15,7 +15,7 @@ from nttzoo.nn.layers import (
     split_masked,
     split_params,
 )
-from nttzoo.nn.sparsify import densify, sparsify
+from nttzoo.nn.sparsify import densify, sparsify, unpruned
 
 __all__ = [
     "Conv",
@@ -33,4 +33,5 @@ __all__ = [
     "sparsify",
     "split_masked",
     "split_params",
+    "unpruned",
 ]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from nttzoo._util.checks import check_flag, check_model
@@ -57,6 +58,17 @@ def sparsify(model: M, *, exclude: Sequence[str] = (), copy: bool = True) -> M:
             left.append(f"{path_name(path)} ({type(layer).__name__})")
     if left:
         warnings.warn(f"sparsify left these layers dense: {', '.join(left)}", stacklevel=2)
+    return model
+
+
+def unpruned(model: M) -> M:
+    """A copy with full masks and ones for weights: it costs what the dense network costs, but knows nothing."""
+    model = nnx.clone(model)
+    layer: Any
+    for _, layer in nnx.iter_modules(model):
+        if is_masked(layer):
+            layer.mask[...] = jnp.ones_like(layer.mask[...])
+            layer.kernel[...] = jnp.ones_like(layer.kernel[...])
     return model
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from nttzoo._util.checks import check_choice, check_count, check_flag, check_number, check_text
 from nttzoo.architectures import ARCHITECTURES
+from nttzoo.architectures.own import Factory
 from nttzoo.data import SOURCES
 from nttzoo.errors import OptionError, UnknownName
 from nttzoo.ntk.api import Tangents
@@ -180,6 +181,8 @@ OURS: dict[tuple[str, str], Recipe] = {
     ("ds_cnn", "mnist5k"): _CONVOLUTIONAL.change(epochs=5),
     ("resnet20", "cifar10"): _CONVOLUTIONAL,
 }
+# For networks and data of one's own.
+GENERAL = _CONV4.change(outputs=2, epochs=5)
 VISUAL: dict[str, Recipe] = {
     "lenet300": _VISUAL,
     "lenet5": _VISUAL.change(learning_rate=5e-4, kernel_weight=1e-6),
@@ -207,8 +210,10 @@ def find(name: str, model: str, data: str) -> Recipe:
     """
     if name not in NAMES:
         raise UnknownName("recipe", name, NAMES)
-    ARCHITECTURES[model], SOURCES[data]
     known_recipes = PAPER | OURS
+    if isinstance(ARCHITECTURES[model], Factory) or SOURCES[data].dataset is not None:
+        classes = len(SOURCES[data].classes)
+        return GENERAL.change(name=name, outputs=min(2, classes), **VARIANTS[name])
     if (model, data) not in known_recipes:
         known = ", ".join(f"{m} on {d}" for m, d in known_recipes)
         raise OptionError(

@@ -13,6 +13,7 @@ from nttzoo import architectures, checkpoint, data
 from nttzoo._util import console, provenance
 from nttzoo._util.checks import check_count, check_flag, check_instance, check_number, check_path
 from nttzoo._util.hosts import is_first, together
+from nttzoo.architectures import own
 from nttzoo.errors import RunError
 from nttzoo.search.config import SearchConfig
 from nttzoo.search.devices import agreed, make_mesh
@@ -58,8 +59,16 @@ class Summary:
         config = self.content["config"]
         first = self.folder / "students" / next(iter(entries))
         parts.append(f"Picture: {self.folder / 'report.png'}")
-        parts.append(f"Next, train it: nttzoo train --start {first} --data {config['data']}")
+        parts.append(f"Next, train it: nttzoo train --start {first} {_named(config['model'], config['data'])}")
         return "\n\n".join(parts)
+
+
+def _named(model: str, dataset: str) -> str:
+    """The options that name a data set, and a network if it is one's own, on the command line."""
+    factory = own.about(model).get("factory")
+    source = data.SOURCES.get(dataset)
+    shown = (source.reference if source else "") or dataset
+    return f"--data {shown}" + (f" --model {factory['reference']}" if factory else "")
 
 
 @failing_together()

@@ -2,7 +2,7 @@
 
 from nttzoo.zoo.checking import check, files_of
 from nttzoo.zoo.entries import Entry, info
-from nttzoo.zoo.index import FORMAT, homes, list_models, read_index
+from nttzoo.zoo.index import FORMAT, homes, is_folder, list_models, read_index
 from nttzoo.zoo.loading import Weights, load, load_from, onnx_file
 from nttzoo.zoo.verification import LoadCheck, load_check, verify
 
@@ -15,6 +15,7 @@ __all__ = [
     "files_of",
     "homes",
     "info",
+    "is_folder",
     "list_models",
     "load",
     "load_check",

@@ -34,7 +34,7 @@ def card(metrics: dict[str, Any]) -> str:
             f"{metrics['scheme']}), found before training and without labels by Neural Tangent Transfer: it starts "
             "like a dense network and learns like it. Here are its sparse initialization and its trained weights."
         ),
-        _usage(metrics["name"]),
+        _usage(metrics),
         "## How it was made",
         _fill(
             f"Method `{metrics['recipe']['name']}`, seed {metrics['seed']}, {metrics['search_steps']:,} search steps "
@@ -96,13 +96,18 @@ def _front_matter(metrics: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _usage(name: str) -> str:
+def _usage(metrics: dict[str, Any]) -> str:
+    name, factory, note = metrics["name"], "", []
+    if own := metrics.get("factory"):
+        factory = ", factory=factory"
+        note = [f"# factory() makes the network of {own['reference']}: nttzoo imports no code that a file names"]
     lines = [
         "```python",
         "import nttzoo",
         "",
-        f'model = nttzoo.load("{name}")  # weights="init", the sparse initialization, to train yourself',
-        f'model = nttzoo.load("{name}", weights="trained")  # the network whose accuracy is below',
+        *note,
+        f'model = nttzoo.load("{name}"{factory})  # weights="init", the sparse initialization, to train yourself',
+        f'model = nttzoo.load("{name}", weights="trained"{factory})  # the network whose accuracy is below',
         "logits = model(model.input_spec.standardize(images))  # uint8 [n, h, w, c]",
         "```",
         "",

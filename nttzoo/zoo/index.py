@@ -110,7 +110,7 @@ def list_models(
       >>> nttzoo.list_models("lenet300", "mnist", density=0.01)
     """
     places = all_places()
-    if dataset is not None:
+    if dataset is not None and dataset not in {place.listed["dataset"] for place in places.values()}:
         SOURCES[dataset]
     if scheme is not None:
         SCHEMES[scheme]

@@ -11,6 +11,7 @@ from flax import nnx
 
 from nttzoo import architectures
 from nttzoo._util import files
+from nttzoo.data import InputSpec
 from nttzoo.errors import OptionError, RunError, UnknownName
 from nttzoo.zoo.checking import check, files_of, read_manifest
 from nttzoo.zoo.index import Place, all_places, find_place, is_folder, retried
@@ -28,8 +29,8 @@ def load(
         or `nttzoo.export.export_hub` wrote. A published name takes precedence over a folder of the same name.
       weights: "init" (the default) for the sparse initialization, from which one trains; "trained" for the weights
         after training. Exports and `nttzoo.compile` use "trained" by default.
-      factory: for a folder with a model that is not a registered architecture: `factory()` makes a model of the same
-        class with any weights. `load` never imports code that a file names.
+      factory: for a network that is not a registered architecture: `factory()` makes a model of the same class with
+        any weights. `load` never imports code that a file names.
 
     Returns:
       The model. `model.input_spec` says what its inputs need, if that is known.
@@ -51,11 +52,12 @@ def load(
         return _load_own(Path(name), weights, factory)
     name = str(name)
     find_place(name)
-    if factory is not None:
-        raise OptionError(f"{name!r} is published and needs no factory: leave it out.")
 
     def load_published(place: Place) -> Any:
-        return load_weights(place, check(place), weights)
+        metrics = check(place)
+        if factory is not None and not metrics.get("factory"):
+            raise OptionError(f"{name!r} is published and needs no factory: leave it out.")
+        return load_weights(place, metrics, weights, factory)
 
     return retried(name, load_published)
 
@@ -65,18 +67,32 @@ def load_from(home: Path, name: str, weights: Weights) -> Any:
     return retried(name, lambda place: load_weights(place, check(place), weights), home)
 
 
-def load_weights(place: Place, metrics: dict[str, Any], weights: str) -> Any:
-    """A network from a private copy of its arrays, whose bytes are compared with the manifest once more."""
+def load_weights(
+    place: Place, metrics: dict[str, Any], weights: str, factory: Callable[[], nnx.Module] | None = None
+) -> Any:
+    """A network from a private copy of its arrays, whose bytes are compared with the manifest once more.
+
+    It is made by the factory, or by its architecture's name.
+    """
     from nttzoo import checkpoint
     from nttzoo.checkpoint import networks
+    from nttzoo.zoo import saving
 
-    abstract, spec = networks.abstract_network(place.folders[0] / "metrics.json", metrics)
+    if factory is not None:
+        abstract, spec = saving.call_factory(factory), InputSpec.from_dict(metrics)
+    else:
+        abstract, spec = networks.abstract_network(place.folders[0] / "metrics.json", metrics)
     below = f"checkpoints/{place.name}/{weights}/"
     listed = {path: entry for path, entry in read_manifest(place)["files"].items() if path.startswith(below)}
     present = {path: file for path, file in files_of(place.home, place.name).items() if path.startswith(below)}
     options: Any = {"owner": place.name, "cure": place.cure, "limit": networks.file_limit(abstract)}
     with files.copied(place.home, listed, present, **options) as copy:
         arrays = checkpoint.load_arrays(copy / below, checkpoint.layout(abstract), source=place.home / below)
+    if factory is not None:
+        checkpoint.unpack(abstract, arrays, source=place.home / below)
+        abstract.eval()
+        abstract.input_spec = spec
+        return abstract
     return networks.build(metrics, spec, arrays, place.home / below)
 
 

@@ -91,10 +91,18 @@ def load_student(folder: Path, factory: Factory | None) -> Any:
     """The student that a search wrote, in evaluation mode; rebuilt by its name, or by the factory."""
     if factory is None:
         return search.load_student(folder)[0]
+    model = call_factory(factory)
+    _fill(model, folder)
+    about = schema.read(folder / "model.json", schema.NetworkFile)
+    model.input_spec = InputSpec.from_dict(about)
+    return model
+
+
+def call_factory(factory: Factory) -> Any:
+    """The model that a factory makes, with masks on all its layers if it has none."""
     model = _call(factory)
     if not _has_masks(model):
         sparsify(model, copy=False)
-    _fill(model, folder)
     return model
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from nttzoo._util.schema.networks import Inputs
+from nttzoo._util.schema.networks import Factory, Inputs
 from nttzoo._util.schema.types import Count, Density, Name, Seed, Sha256, Share, Text
 
 
@@ -158,3 +158,4 @@ class Metrics(Inputs):
     command: Text
     c: Sizes
     runtimes: Runtimes | None = None
+    factory: Factory | None = None

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from nttzoo._util.schema.types import Axis, Count, Density, Moderate, Name, Seed, Text
+from nttzoo._util.schema.types import Axis, Count, Density, Moderate, Name, Seed, Sha256, Text
 
 
 class Inputs(Struct):
@@ -18,14 +18,22 @@ class Inputs(Struct):
     classes: Annotated[list[Text], Meta(min_length=1, max_length=2**17)]
 
 
-class NetworkFile(Inputs):
+class Factory(Struct):
+    """Which code made a network of one's own: for people to read, never to be imported."""
+
+    reference: Text
+    sha256: Sha256 | None
+
+
+class NetworkFile(Inputs, kw_only=True):
     """model.json beside the arrays of a network."""
 
     architecture: Name
     seed: Seed
+    factory: Factory | None = None
 
 
-class StudentFile(NetworkFile):
+class StudentFile(NetworkFile, kw_only=True):
     """model.json of a network that a search found."""
 
     data: Text

@@ -57,7 +57,12 @@ def device(options: argparse.Namespace) -> None:
 
     if options.out:
         provenance.check_writable(options.out)
-    seen = [device.check(name, images=options.images) for name in options.names]
+    dataset = None
+    if options.data:
+        from nttzoo import data
+
+        dataset = data.load(options.data, data_dir=options.data_dir, download=options.download)
+    seen = [device.check(name, images=options.images, dataset=dataset) for name in options.names]
     if options.out:
         provenance.write_json(options.out, {"networks": seen, **provenance.origin()})
     if options.json:
@@ -80,9 +85,14 @@ def device(options: argparse.Namespace) -> None:
 def speedup(options: argparse.Namespace) -> None:
     """Prints what a pruned network costs."""
     from nttzoo import architectures
+    from nttzoo.data import SOURCES
     from nttzoo.sparsity import cost, pruning
 
-    model = architectures.create(options.model, rngs=options.seed)
+    shapes: dict[str, Any] = {}
+    if options.data:
+        source = SOURCES[options.data]
+        shapes = {"num_classes": len(source.classes), "input_shape": source.input_shape}
+    model = architectures.create(options.model, rngs=options.seed, **shapes)
     if options.prune != "dense" and pruning.METHODS[options.prune].needs in ("images", "labels"):
         free = [name for name, method in pruning.METHODS.items() if method.needs in ("nothing", "shape")]
         raise OptionError(f"{options.prune!r} needs data; `speedup` takes {', '.join(free)}.")

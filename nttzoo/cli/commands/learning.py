@@ -14,6 +14,7 @@ def train(options: argparse.Namespace) -> None:
     """Prunes or takes a found student, trains it, and prints a summary."""
     from nttzoo import data, training
     from nttzoo._util import provenance
+    from nttzoo.architectures import own
     from nttzoo.experiments import baselines
 
     if options.out:
@@ -42,7 +43,9 @@ def train(options: argparse.Namespace) -> None:
         trained = baselines.train_baseline(options.model, dataset, config, method=options.prune, **pruned)
     print(trained)
     if options.start:
-        print(f"Next, take it to other runtimes: nttzoo export {options.start} model.onnx")
+        factory = own.about(trained.settings["model"]).get("factory")
+        needs = f" --model {factory['reference']}" if factory else ""
+        print(f"Next, take it to other runtimes: nttzoo export {options.start} model.onnx{needs}")
     if options.out:
         provenance.write_json(options.out, {**trained.to_dict(), **provenance.origin()})
 

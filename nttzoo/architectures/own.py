@@ -1,0 +1,141 @@
+"""Networks of one's own beside the registered ones: a factory that a person names becomes an architecture.
+
+The name is known to this process only. What is saved says which factory made it and a hash of its source, so that a
+reader can tell a person what to name; nothing that a file says is ever imported.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from nttzoo import nn
+from nttzoo._util.references import Named, resolve
+from nttzoo.architectures.registry import ARCHITECTURES, Shape, create
+from nttzoo.errors import ModelError, OptionError, ShapeError
+
+
+class Factory:
+    """Makes networks as the registry's classes do, of a function that takes `rngs` and returns an NNX module.
+
+    If the function also takes `num_classes` or `input_shape`, it is given those of the data.
+    """
+
+    default_input_shape: Shape | None = None
+
+    def __init__(self, named: Named):
+        self.named = named
+        self.default_input_shape = getattr(named.value, "default_input_shape", None)
+        try:
+            known = inspect.signature(named.value).parameters
+        except (TypeError, ValueError) as error:
+            raise OptionError(f"the arguments of {named.reference} cannot be read: {error}.") from error
+        every = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values())
+        self._given = [name for name in ("rngs", "num_classes", "input_shape") if name in known or every]
+        if "rngs" not in self._given:
+            raise OptionError(
+                f"{named.reference} takes ({', '.join(known)}): a factory takes rngs, the random numbers of its "
+                f"weights. For example: def {named.name}(rngs): return Net(rngs=rngs)."
+            )
+        needed = [
+            name
+            for name, p in known.items()
+            if p.default is p.empty
+            and p.kind not in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+            and (name not in self._given or p.kind is inspect.Parameter.POSITIONAL_ONLY)
+        ]
+        if needed:
+            raise OptionError(
+                f"{named.reference} needs {', '.join(needed)}: a factory is given rngs, and num_classes and "
+                "input_shape if it takes them. Give the others default values."
+            )
+
+    def __call__(self, *, num_classes: int, input_shape: Shape, rngs: nnx.Rngs) -> Any:
+        values = {"num_classes": num_classes, "input_shape": input_shape, "rngs": rngs}
+        model = self.named.value(**{name: values[name] for name in self._given})
+        if not isinstance(model, nnx.Module):
+            raise ModelError(f"{self.named.reference} returned {type(model).__name__}; it must return an NNX module.")
+        if not any(nn.is_masked(layer) for _, layer in nnx.iter_modules(model)):
+            nn.sparsify(model, copy=False)
+        nn.masked_layers(model)  # says so if there is nothing to prune
+        for name, value in (("num_classes", num_classes), ("input_shape", input_shape)):
+            if not hasattr(model, name):
+                setattr(model, name, value)
+        return model
+
+
+def register(reference: str) -> str:
+    """Makes an architecture of the factory that `reference` names, such as "net.py:make"; returns its name.
+
+    Only for what a person typed: this imports code.
+
+    Raises:
+      OptionError: if there is no such factory, it takes no `rngs`, or a network of nttzoo has its name.
+
+    Example:
+      >>> name = architectures.own.register("net.py:make")
+      >>> teacher = architectures.create(name, input_shape=(28, 28, 1), rngs=0)
+    """
+    named = resolve(reference, "--model")
+    taken = ARCHITECTURES.get(named.name)
+    if taken is not None and not isinstance(taken, Factory):
+        raise OptionError(f"--model {reference}: {named.name!r} is a network of nttzoo. Give yours another name.")
+    ARCHITECTURES.replace(named.name, Factory(named))
+    return named.name
+
+
+def check(name: str, *, num_classes: int, input_shape: Shape) -> None:
+    """Raises unless the network takes batches of such inputs and gives one output per class; makes no weights."""
+    if not isinstance(factory := ARCHITECTURES[name], Factory):
+        return
+
+    def outputs(images: Any) -> Any:
+        model: Any = create(name, num_classes=num_classes, input_shape=input_shape, rngs=0)
+        model.eval()
+        return model(images)
+
+    who = factory.named.reference
+    images = jax.ShapeDtypeStruct((2, *input_shape), jnp.float32)
+    try:
+        found = jax.eval_shape(outputs, images)
+    except (TypeError, ValueError, ZeroDivisionError) as error:
+        raise ShapeError(f"{who} does not take inputs of shape {list(images.shape)}: {error}") from error
+    if getattr(found, "shape", None) != (2, num_classes):
+        shape = list(getattr(found, "shape", ())) or type(found).__name__
+        raise ShapeError(
+            f"{who} gives {shape} for inputs of shape {list(images.shape)}; {num_classes} classes need "
+            f"[2, {num_classes}], one output per class. A factory that takes num_classes is given it."
+        )
+
+
+def about(name: str) -> dict[str, Any]:
+    """What a file should say of an architecture's factory: nothing, if it is one of nttzoo's."""
+    factory = ARCHITECTURES.get(name)
+    if not isinstance(factory, Factory):
+        return {}
+    return {"factory": {"reference": factory.named.reference, "sha256": factory.named.sha256}}
+
+
+def check_saved(content: Mapping[str, Any], who: str) -> None:
+    """Raises if a file's network needs a factory that nobody named; warns if the factory's source has changed."""
+    name, told = content["architecture"], content.get("factory")
+    factory = ARCHITECTURES.get(name)
+    if told is None:
+        return
+    if not isinstance(factory, Factory):
+        raise ModelError(
+            f"{who} holds a network of one's own, made by {told['reference']!r}. Name its factory: "
+            f"--model {told['reference']} on the command line, factory=... in Python. A file's code is never imported."
+        )
+    if factory.named.sha256 != told["sha256"]:
+        warnings.warn(
+            f"the source of {factory.named.reference} has changed since {who} was written: the network may compute "
+            "something else now.",
+            stacklevel=2,
+        )

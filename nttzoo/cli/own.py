@@ -1,0 +1,27 @@
+"""Networks and data sets of one's own on the command line: `--model net.py:make`, `--data my.npz`.
+
+Code comes from here only: from what a person typed, never from a file.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+
+def enter(options: argparse.Namespace) -> None:
+    """Registers what `--model` and `--data` name, if it is one's own, and puts the names in their places."""
+    model, data = (getattr(options, key, None) for key in ("model", "data"))
+    if isinstance(data, str):
+        from nttzoo.data import own as own_data
+
+        if own_data.is_own(data):
+            options.data = own_data.register(data)
+    if isinstance(model, str) and ":" in model:
+        from nttzoo.architectures import own as own_models
+        from nttzoo.data import SOURCES
+
+        options.model = own_models.register(model)
+        # Hosts join before JAX is first used, which a look at the network's outputs would be.
+        if getattr(options, "data", None) is not None and not getattr(options, "distributed", False):
+            source = SOURCES[options.data]
+            own_models.check(options.model, num_classes=len(source.classes), input_shape=source.input_shape)

@@ -1,0 +1,289 @@
+"""Networks and data of one's own, through every command."""
+
+import json
+import shutil
+import sys
+
+import jax.numpy as jnp
+import numpy as np
+import onnxruntime
+import pytest
+from flax import nnx
+from PIL import Image
+
+import nttzoo
+from nttzoo import architectures, cli, data, zoo
+from nttzoo.codegen import device
+from nttzoo.errors import DataError, ModelError, NttzooError, OptionError, ShapeError
+
+NET = """
+from flax import nnx
+
+class Tiny(nnx.Module):
+    def __init__(self, num_classes, rngs):
+        self.conv = nnx.Conv(1, 4, (3, 3), strides=2, rngs=rngs)
+        self.head = nnx.Linear(36, num_classes, rngs=rngs)
+
+    def __call__(self, x):
+        return self.head(nnx.relu(self.conv(x)).reshape(len(x), -1))
+
+def tiny(rngs, num_classes=3):
+    return Tiny(num_classes, rngs)
+
+def no_rngs(): ...
+def more(rngs, depth): ...
+def a_list(rngs): return [1, 2]
+def lenet300(rngs): ...
+def wide(rngs): return nnx.Linear(7, 3, rngs=rngs)
+def no_layers(rngs): return nnx.LayerNorm(6, rngs=rngs)
+number = 5
+
+def arrays():
+    import numpy as np
+    rng = np.random.default_rng(0)
+    return rng.random((9, 6, 6)), rng.integers(0, 3, 9), rng.random((6, 6, 6)), rng.integers(0, 3, 6)
+
+def a_set(): return {1, 2}
+def wants_more(path): ...
+"""
+
+
+def stripes(n, shape=(6, 6, 1), seed=0):
+    """Images [n, *shape] of uint8 noise, brighter in the rows of their class: 0, 1 or 2."""
+    rng = np.random.default_rng(seed)
+    labels = np.arange(n) % 3
+    images = rng.integers(0, 100, (n, *shape))
+    for image, label in zip(images, labels, strict=True):
+        image[2 * label : 2 * label + 2] += 120
+    return images.astype(np.uint8), labels
+
+
+def save_npz(path, shape=(6, 6, 1), **change):
+    x, y = stripes(240, shape)
+    x_test, y_test = stripes(60, shape, seed=1)
+    content = {"x_train": x, "y_train": y, "x_test": x_test, "y_test": y_test} | change
+    np.savez(path, **{key: value for key, value in content.items() if value is not None})
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A working folder with a network and data, as a user would have it; registries and imports are put back."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for registry in (architectures.ARCHITECTURES, data.SOURCES):
+        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+    (tmp_path / "net.py").write_text(NET)
+    save_npz(tmp_path / "stripes.npz")
+    return tmp_path
+
+
+def run(*arguments):
+    cli.main([str(argument) for argument in arguments])
+
+
+SEARCH = ["--density", 0.3, "--scheme", "erk", "--epochs", 1, "--batch-size", 8, "--mask-every", 8]
+
+
+def test_search_train_export_publish_and_load(folder, capsys, monkeypatch):
+    own = ["--model", "net.py:tiny", "--data", "stripes.npz"]
+    compare = ["compare", *own, "--methods", "ntt", "random", *SEARCH, "--train-epochs", 2]
+    run(*compare, "--out", "compared.json", "--runs", "runs")
+    (found,) = folder.glob("runs/*/students/30pct-erk")
+    told = json.loads((found / "model.json").read_text())["factory"]
+    assert told["reference"] == "net.py:tiny"
+    run("train", "--start", found, *own, "--epochs", 2)
+    trained = zoo.load(found, weights="trained")
+    assert nttzoo.accuracy(trained, data.load("stripes")) > 0.5
+    run("export", found, "net.onnx", "--model", "net.py:tiny")
+    images = np.asarray(trained.input_spec.standardize(stripes(5)[0]))
+    (answers,) = onnxruntime.InferenceSession("net.onnx").run(None, {"images": images})
+    np.testing.assert_allclose(answers, trained(jnp.asarray(images)), rtol=1e-4, atol=1e-5)
+    run("speedup", *own, "--json")
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["total"]["dense"] == 9 * 9 * 4 + 36 * 3
+
+    # A home of one's own, an entry with a card, and a reader without the code.
+    run(*compare, "--out", "again.json", "--runs", "again")
+    monkeypatch.setenv("NTTZOO_HOME", str(folder / "zoo"))
+    run("publish", "again.json", "--runs", "again", *own)
+    assert capsys.readouterr().out.splitlines()[-1] == "tiny-stripes-30pct-erk"
+    architectures.ARCHITECTURES._entries.pop("tiny")
+    assert nttzoo.list_models(dataset="stripes") == ["tiny-stripes-30pct-erk"]
+    card = (folder / "zoo/models/tiny-stripes-30pct-erk/README.md").read_text()
+    assert "factory() makes the network of net.py:tiny" in card
+    with pytest.raises(ModelError, match=r"--model net\.py:tiny on the command line, factory="):
+        nttzoo.load("tiny-stripes-30pct-erk")
+    scope = {}
+    exec(NET, scope)
+    again = nttzoo.load("tiny-stripes-30pct-erk", weights="trained", factory=lambda: scope["tiny"](nnx.Rngs(7)))
+    named = zoo.verify()
+    assert "tiny-stripes-30pct-erk" in named
+    run("info", "tiny-stripes-30pct-erk")
+    run("export", "tiny-stripes-30pct-erk", "entry.onnx", "--model", "net.py:tiny")
+    (answers,) = onnxruntime.InferenceSession("entry.onnx").run(None, {"images": images})
+    np.testing.assert_allclose(answers, again(jnp.asarray(images)), rtol=1e-4, atol=1e-5)
+
+
+def test_a_file_never_imports_and_a_changed_source_is_told(folder):
+    run("search", "--model", "net.py:tiny", "--data", "stripes.npz", *SEARCH, "--out", "run")
+    architectures.ARCHITECTURES._entries.pop("tiny")
+    (folder / "net.py").write_text("raise SystemExit('imported')")
+    with pytest.raises(ModelError, match=r"made by 'net\.py:tiny'"):
+        zoo.load(folder / "run")
+    (folder / "net.py").write_text(f"{NET}\n# another version")
+    architectures.own.register("net.py:tiny")
+    with pytest.warns(UserWarning, match="source of net.py:tiny has changed"):
+        zoo.load(folder / "run")
+
+
+@pytest.mark.parametrize(
+    ("reference", "error", "says"),
+    [
+        ("nett.py:tiny", OptionError, "no file nett.py"),
+        ("no.such.module:tiny", OptionError, "module 'no.such.module' cannot be imported: ModuleNotFoundError"),
+        ("net.py:tinny", OptionError, "Did you mean 'tiny'"),
+        ("net.py:", OptionError, "write package.module:name or file.py:name"),
+        ("net.py:number", OptionError, "a function or class is needed"),
+        ("net.py:no_rngs", OptionError, "takes rngs"),
+        ("net.py:more", OptionError, "needs depth.*default values"),
+        ("net.py:a_list", ModelError, "returned list; it must return an NNX module"),
+        ("net.py:lenet300", OptionError, "is a network of nttzoo"),
+        ("net.py:wide", ShapeError, r"does not take inputs of shape \[2, 6, 6, 1\]"),
+        ("net.py:no_layers", ModelError, "no prunable layers"),
+        ("broken.py:tiny", OptionError, "broken.py cannot be imported: ZeroDivisionError"),
+    ],
+)
+def test_factories_that_are_none_are_refused(folder, reference, error, says):
+    (folder / "broken.py").write_text("1 / 0")
+    with pytest.raises(error, match=says):
+        architectures.own.check(architectures.own.register(reference), num_classes=3, input_shape=(6, 6, 1))
+
+
+def test_a_wrong_number_of_outputs_is_refused(folder, capsys):
+    (folder / "three.py").write_text(f"{NET}\ndef three(rngs): return tiny(rngs, 4)")
+    with pytest.raises(SystemExit):
+        run("search", "--model", "three.py:three", "--data", "stripes.npz")
+    assert "gives [2, 4] for inputs of shape [2, 6, 6, 1]; 3 classes need [2, 3]" in capsys.readouterr().err
+
+
+def test_modules_are_found_from_the_working_folder(folder):
+    (folder / "mine").mkdir()
+    shutil.copy("net.py", folder / "mine" / "nets.py")
+    assert architectures.own.register("mine.nets:tiny") == "tiny"
+    assert architectures.create("tiny", num_classes=3, input_shape=(6, 6, 1), rngs=0).head.kernel.shape == (36, 3)
+    with pytest.raises(ShapeError, match="does not say which images it takes"):
+        architectures.create("tiny", rngs=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        ({"x_test": None}, DataError, "lacks x_test; it must hold .* and has x_train, y_train, y_test"),
+        ({"y_train": np.zeros(240)}, ShapeError, "y_train of 'bad' must be 240 integers"),
+        ({"y_train": np.zeros(3, int)}, ShapeError, "one per image"),
+        ({"x_train": np.zeros((240, 36))}, ShapeError, r"must be images \[n, h, w, c\]"),
+        ({"x_train": np.zeros((240, 6, 6, 1), int)}, ShapeError, "uint8 or floating point"),
+        ({"x_train": np.full((240, 6, 6, 1), np.nan)}, DataError, "NaN"),
+        ({"x_test": np.zeros((60, 5, 6, 1), np.uint8)}, ShapeError, "differ in shape"),
+        ({"y_train": np.full(240, -1)}, DataError, "labels outside"),
+        ({"classes": np.array(["a", "b"])}, DataError, r"labels outside 0 \.\.\. 1"),
+    ],
+)
+def test_files_that_hold_no_data_are_refused(folder, change, error, says):
+    save_npz(folder / "bad.npz", **change)
+    with pytest.raises(error, match=says):
+        data.own.register("bad.npz")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("none.npz", "no file none.npz"),
+        ("net.py:a_set", r"returned set; it must return \(x_train"),
+        ("net.py:wants_more", "called without arguments"),
+        ("nowhere", "neither an .npz file nor a folder"),
+        ("mnist.npz", "'mnist' is a data set of nttzoo"),
+    ],
+)
+def test_data_that_is_none_is_refused(folder, text, says):
+    save_npz(folder / "mnist.npz")
+    with pytest.raises(NttzooError, match=says):
+        data.own.register(text)
+
+
+def test_functions_and_gray_images_without_a_channel_axis(folder):
+    (folder / "net.py").write_text(
+        NET.replace("rng.integers(0, n, shape)", "rng.random(shape) if n > 3 else rng.integers(0, n, shape)")
+    )
+    found = data.load(data.own.register("net.py:arrays"))
+    assert (found.name, found.input_shape, len(found.train), len(found.test)) == ("arrays", (6, 6, 1), 9, 6)
+
+
+def write_images(root, per_class, size=(5, 4), mode="L"):
+    rng = np.random.default_rng(0)
+    shape = (*size, 3) if mode == "RGB" else size
+    for label in ("cat", "dog"):
+        (root / label).mkdir(parents=True)
+        for i in range(per_class):
+            Image.fromarray(rng.integers(0, 256, shape).astype(np.uint8)).save(root / label / f"{i:02}.png")
+
+
+def test_a_folder_of_images_per_class(folder):
+    write_images(folder / "pets", 6)
+    pets = data.load(data.own.register("pets/"))
+    assert (pets.classes, pets.input_shape) == (("cat", "dog"), (5, 4, 1))
+    assert pets.train.labels.tolist() == [0] * 5 + [1] * 5
+    last = np.asarray(Image.open(folder / "pets/dog/05.png"))
+    np.testing.assert_array_equal(pets.test.images[1, ..., 0], last)
+    write_images(folder / "split/train", 2, mode="RGB")
+    write_images(folder / "split/test", 1, mode="RGB")
+    split = data.own.from_folder("split")
+    assert (len(split.train), len(split.test), split.input_shape) == (4, 2, (5, 4, 3))
+
+
+def test_folders_that_hold_no_data_are_refused(folder):
+    write_images(folder / "few", 3)
+    with pytest.raises(DataError, match="fewer than 6 images"):
+        data.own.from_folder("few")
+    write_images(folder / "mixed", 6)
+    Image.new("L", (9, 9)).save(folder / "mixed/dog/03.png")
+    with pytest.raises(DataError, match="9 x 9 pixels, the images before it are 5 x 4"):
+        data.own.from_folder("mixed")
+    (folder / "mixed/cat/00.png").write_bytes(b"no image")
+    with pytest.raises(DataError, match=r"00\.png cannot be read as an image"):
+        data.own.from_folder("mixed")
+    (folder / "empty/cat").mkdir(parents=True)
+    with pytest.raises(DataError, match="no images in cat"):
+        data.own.from_folder("empty")
+    write_images(folder / "odd/train", 1)
+    write_images(folder / "odd/test", 1)
+    (folder / "odd/test/dog").rename(folder / "odd/test/fox")
+    with pytest.raises(DataError, match="does not have: fox"):
+        data.own.from_folder("odd")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(device.missing_tools()), reason="needs a compiler for microcontrollers and QEMU")
+@pytest.mark.parametrize(
+    ("model", "shape"), [("net.py:tiny", (6, 6, 1)), ("gru", (6, 5, 1)), ("ds_cnn", (8, 8, 1)), ("resnet20", (8, 8, 3))]
+)
+def test_from_search_to_device(folder, capsys, model, shape):
+    save_npz(folder / "small.npz", shape)
+    own = ["--model", model] if ":" in model else []
+    run("search", "--model", model, "--data", "small.npz", *SEARCH, "--out", "run")
+    run("train", "--start", "run", "--data", "small.npz", *own, "--epochs", 1)
+    run("speedup", "--model", model, "--data", "small.npz", "--prune", "random", "--density", 0.3)
+    trained = zoo.load(folder / "run", weights="trained")
+    images = np.asarray(trained.input_spec.standardize(stripes(4, shape)[0]))
+    expected = np.asarray(trained(jnp.asarray(images)))
+    run("export", "run", "net.onnx", *own)
+    (answers,) = onnxruntime.InferenceSession("net.onnx").run(None, {"images": images})
+    np.testing.assert_allclose(answers, expected, rtol=1e-3, atol=1e-4)
+    run("export", "run", "net.c", *own)
+    np.testing.assert_allclose(nttzoo.compile(folder / "net.onnx")(images), expected, rtol=1e-3, atol=1e-4)
+    capsys.readouterr()
+    run("device", "run", *own, "--data", "small.npz", "--images", 3, "--json")
+    (seen,) = json.loads(capsys.readouterr().out)
+    assert seen["inputs"] == "test images of small"
+    # It compared itself with JAX; a third of the weights takes less flash than all of them.
+    assert seen["flash_bytes"] > 0
+    assert len(seen["predictions"]) == 3
