@@ -18,7 +18,7 @@ from flax import nnx
 from nttzoo import nn
 from nttzoo._util.references import Named, resolve
 from nttzoo.architectures.registry import ARCHITECTURES, Shape, create
-from nttzoo.errors import ModelError, OptionError, ShapeError
+from nttzoo.errors import ModelError, NttzooError, OptionError, ShapeError
 
 
 class Factory:
@@ -63,7 +63,8 @@ class Factory:
             raise ModelError(f"{self.named.reference} returned {type(model).__name__}; it must return an NNX module.")
         if not any(nn.is_masked(layer) for _, layer in nnx.iter_modules(model)):
             nn.sparsify(model, copy=False)
-        nn.masked_layers(model)  # says so if there is nothing to prune
+        if not any(nn.is_masked(layer) for _, layer in nnx.iter_modules(model)):
+            raise ModelError(f"{self.named.reference} has no Linear, LinearGeneral or Conv layer: nothing to prune.")
         for name, value in (("num_classes", num_classes), ("input_shape", input_shape)):
             if not hasattr(model, name):
                 setattr(model, name, value)
@@ -104,6 +105,8 @@ def check(name: str, *, num_classes: int, input_shape: Shape) -> None:
     images = jax.ShapeDtypeStruct((2, *input_shape), jnp.float32)
     try:
         found = jax.eval_shape(outputs, images)
+    except NttzooError:
+        raise
     except (TypeError, ValueError, ZeroDivisionError) as error:
         raise ShapeError(f"{who} does not take inputs of shape {list(images.shape)}: {error}") from error
     if getattr(found, "shape", None) != (2, num_classes):

@@ -148,7 +148,7 @@ def test_a_file_never_imports_and_a_changed_source_is_told(folder):
         ("net.py:a_list", ModelError, "returned list; it must return an NNX module"),
         ("net.py:lenet300", OptionError, "is a network of nttzoo"),
         ("net.py:wide", ShapeError, r"does not take inputs of shape \[2, 6, 6, 1\]"),
-        ("net.py:no_layers", ModelError, "no prunable layers"),
+        ("net.py:no_layers", ModelError, "nothing to prune"),
         ("broken.py:tiny", OptionError, "broken.py cannot be imported: ZeroDivisionError"),
     ],
 )
