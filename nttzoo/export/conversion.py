@@ -78,6 +78,8 @@ def _convert(model: Any, shape: tuple[str | int, ...], *, opset: int, layout: La
             cure = ""
             if isinstance(error, TypeError) and "positional argument" in str(error):
                 cure = ". Give options by name: nnx.max_pool(x, window_shape=(2, 2), strides=(2, 2))"
+            elif isinstance(error, TypeError) and "_DimExpr" in str(error):
+                cure = ". The size of the batch is a symbol: write x.shape[0], not len(x), or export with batch=1"
             raise ExportError(f"{culprit} cannot be exported to ONNX: {type(error).__name__}: {error}{cure}") from error
 
 

@@ -25,7 +25,7 @@ class Tiny(nnx.Module):
         self.head = nnx.Linear(36, num_classes, rngs=rngs)
 
     def __call__(self, x):
-        return self.head(nnx.relu(self.conv(x)).reshape(len(x), -1))
+        return self.head(nnx.relu(self.conv(x)).reshape(x.shape[0], -1))
 
 def tiny(rngs, num_classes=3):
     return Tiny(num_classes, rngs)
