@@ -76,6 +76,12 @@ def register(reference: str) -> str:
 
     Only for what a person typed: this imports code.
 
+    Args:
+      reference: "package.module:factory", or "file.py:factory".
+
+    Returns:
+      The name, for `architectures.create`.
+
     Raises:
       OptionError: if there is no such factory, it takes no `rngs`, or a network of nttzoo has its name.
 

@@ -32,6 +32,9 @@ def register(text: str) -> str:
         which returns a `Dataset`, the four arrays in this order, or a dictionary of them. Only for what a person typed:
         a function's module is imported.
 
+    Returns:
+      The name, for `data.load`.
+
     Raises:
       OptionError: if there is no such thing, or a data set of nttzoo has its name.
       DataError, ShapeError: if what is there is not images and labels.
@@ -66,6 +69,13 @@ def from_folder(folder: str | Path, *, name: str | None = None) -> Dataset:
     All images must have one size; they are gray if all files are, else RGB. If the folder holds `train` and `test`,
     each with the folders of the classes, these are the two sets; else every sixth image of each class, in the order of
     their names, is for testing.
+
+    Args:
+      folder: where the images are.
+      name: of the data set (default: the folder's).
+
+    Returns:
+      Images and labels, for training and for testing.
 
     Raises:
       DataError: if there are no images, sizes differ, or a file is not an image.

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nttzoo._util import files, schema
+from nttzoo._util.checks import check_text
 from nttzoo.architectures import ARCHITECTURES
 from nttzoo.data import SOURCES
 from nttzoo.errors import FileError, UnknownName, ZooError
@@ -110,6 +111,8 @@ def list_models(
       >>> nttzoo.list_models("lenet300", "mnist", density=0.01)
     """
     places = all_places()
+    if dataset is not None:
+        check_text("dataset", dataset)
     if dataset is not None and dataset not in {place.listed["dataset"] for place in places.values()}:
         SOURCES[dataset]
     if scheme is not None:

@@ -27,7 +27,7 @@ def test_what_is_wrong_is_said():
         step(images[:, :4], labels)
     with pytest.raises(ShapeError, match="standardized floats, got uint8"):
         step(images.astype(np.uint8), labels)
-    with pytest.raises(OptionError, match="optimizer 'lion'"):
+    with pytest.raises(OptionError, match="optimizer='lion'"):
         compile_training(model, optimizer="lion")
     with pytest.raises(OptionError, match="threads is 0"):
         compile_training(model, threads=0)

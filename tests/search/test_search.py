@@ -340,7 +340,7 @@ def test_an_interrupted_run_ends_bit_for_bit_like_a_whole_one(tmp_path, monkeypa
     whole = finished(tmp_path / "whole", **change)
     calls = iter(range(10**6))
     monkeypatch.setattr(loop, "agreed", lambda asked, chunk, save: (next(calls) == stop, 1, save))
-    with pytest.raises(search.Interrupted, match="the same command goes on"):
+    with pytest.raises(search.Interrupted, match="the same command resumes"):
         finished(tmp_path / "cut", **change)
     monkeypatch.undo()
     again = finished(tmp_path / "cut", **change)
@@ -450,7 +450,7 @@ def test_a_report_that_cannot_be_written_is_explained(tmp_path, monkeypatch):
     journal = search.Journal(tmp_path / "run")
     journal.claim({})
     monkeypatch.setattr("pathlib.Path.open", full)
-    with pytest.raises(RunError, match=r"cannot write in .*No space left on device.*What was saved is whole"):
+    with pytest.raises(RunError, match=r"cannot write in .*No space left on device.*Saved states are intact"):
         journal.report({"step": 1})
 
 

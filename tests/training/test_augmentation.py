@@ -50,7 +50,7 @@ def small():
 
 def network():
     dense = nttzoo.create("lenet300", input_shape=(8, 8, 1), num_classes=3, rngs=0)
-    return nttzoo.prune(dense, "random", density=0.2, key=0)
+    return nttzoo.prune(dense, "random", density=0.2, rngs=0)
 
 
 @pytest.mark.parametrize("engine", ["jax", "c"])
