@@ -1,7 +1,6 @@
-import importlib
-
 """ONNX files against ONNX Runtime, which knows nothing of JAX."""
 
+import importlib
 import os
 from functools import cache
 
