@@ -135,9 +135,8 @@ def search_in(folder, processes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("processes", "victim"), [(2, 0), pytest.param(2, 1, marks=on_request), pytest.param(3, 1, marks=on_request)]
-)
+@on_request
+@pytest.mark.parametrize(("processes", "victim"), [(2, 0), (2, 1), (3, 1)])
 def test_when_a_process_is_killed_the_others_end_soon_and_the_run_goes_on(tmp_path, processes, victim):
     folder = tmp_path / "run"
     hosts = search_in(folder, processes)
