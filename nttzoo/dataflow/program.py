@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import lax
-from jax.extend.core import Literal
+from jax.extend.core import Literal, jaxprs_in_params
 from jaxtyping import Array, Shaped
 
 from nttzoo.dataflow.analysis import Analysis, Loop, called_program
@@ -41,6 +41,17 @@ class Program:
     def loose(self) -> list[int]:
         """The parameters that act in any other way."""
         return sorted(self.analysis.loose)
+
+    @cached_property
+    def rank(self) -> int:
+        """The largest number of axes of an array in the program."""
+
+        def largest(jaxpr: Any) -> int:
+            own = [getattr(variable.aval, "ndim", 0) for equation in jaxpr.eqns for variable in equation.outvars]
+            inner = [largest(called) for equation in jaxpr.eqns for called in jaxprs_in_params(equation.params)]
+            return max([0, *own, *inner])
+
+        return largest(self.jaxpr)
 
     @property
     def outputs(self) -> Any:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import lax
 from jaxtyping import Array, Float, Integer, Num
 
 from nttzoo import nn
@@ -22,6 +24,7 @@ from nttzoo.ops.convolution import varying_alike
 # Which outputs of the network are looked at: all, the same ones for all examples, or each example's own.
 Outputs = Integer[Array, " r"] | Integer[Array, "_ r"] | None
 
+_MOST_AXES = 6
 _ENTRYWISE = {"gather", "add", "mul"}
 _warned: set[tuple[str, tuple[str, ...]]] = set()
 
@@ -44,25 +47,24 @@ def shares(
         _check_masks(model, program)
     _, params, rest = split_params(model)
     parameters, others = jax.tree.leaves(params), jax.tree.leaves(rest)
-    products = {at: jnp.zeros((*s.lengths, *s.results), s.dtype) for at, s in program.sites.items()}
-    moves = {i: jnp.zeros_like(parameters[i]) for i in program.loose if _counts(parameters[i])}
+    n = len(x)
+    products = {at: jnp.zeros((n, *s.lengths, *s.results), s.dtype) for at, s in program.sites.items()}
+    loose = {i: parameters[i] for i in program.loose if _counts(parameters[i])}
+    moves = {i: jnp.zeros((n, *parameter.shape), parameter.dtype) for i, parameter in loose.items()}
     # Inside shard_map a perturbation must vary as the examples do, or its cotangents would be summed over devices.
     products, moves = jax.tree.map(lambda zero: varying_alike(zero, x)[0], (products, moves))
 
-    def one(example: Array, row: Float[Array, " o"]) -> Any:
-        def perturbed(products: dict[Position, Array], moves: dict[int, Array]) -> tuple[Array, dict[Position, Seen]]:
-            (y,), seen = program.run(parameters, others, example, products, moves, straight=not active)
-            return y, seen
+    def one(products: dict[Position, Array], moves: dict[int, Array], example: Array) -> Any:
+        (y,), seen = program.run(parameters, others, example, products, moves, straight=not active)
+        return y, {at: saw.inputs for at, saw in seen.items()}, {at: saw.passes for at, saw in seen.items()}
 
-        y, pull, seen = jax.vjp(perturbed, products, moves, has_aux=True)
-        inputs = {at: saw.inputs for at, saw in seen.items()}
-        passes = {at: saw.passes for at, saw in seen.items()}
-        return y, inputs, passes, pull(row)
+    def perturbed(products: dict[Position, Array], moves: dict[int, Array]) -> Any:
+        y, *seen = jax.vmap(one, out_axes=(0, 0, None))(products, moves, x)
+        return y, seen
 
     # One forward pass; one backward pass per output, each for all examples at once.
-    over_examples = jax.vmap(one, out_axes=(0, 0, None, 0))
-    over_outputs = jax.vmap(over_examples, in_axes=(None, 0), out_axes=(None, None, None, 0))
-    y, inputs, passes, (cotangents, moved) = over_outputs(x, _one_hot(outputs, program.outputs, len(x)))
+    y, pull, (inputs, passes) = jax.vjp(perturbed, products, moves, has_aux=True)
+    cotangents, moved = _each(pull, _one_hot(outputs, program.outputs, n), program.rank + 1)
 
     grouped: dict[int, list[Position]] = {}
     for at, site in program.sites.items():
@@ -81,6 +83,17 @@ def shares(
         found[program.names[i]] = Rows(exchange.own_columns(rows, 2) if exchange else rows)
     _warn_of_slow_parameters(model, program, parameters)
     return y, found
+
+
+def _each(pull: Callable[[Array], Any], rows: Float[Array, "r n o"], rank: int) -> Any:
+    """`pull` of every row: vectorized, or in a loop if arrays of `rank` axes would get too many.
+
+    In jaxlib 0.10.2 and 0.11, sums over float32 arrays of seven and more axes may end the process on CPUs, without an
+    error (jax-ml/jax#39257). Networks with GroupNorm have such arrays here; in a loop they have six.
+    """
+    if rank + 1 > _MOST_AXES and jax.default_backend() == "cpu":
+        return lax.map(pull, rows)
+    return jax.vmap(pull)(rows)
 
 
 def _counts(parameter: Array) -> bool:
@@ -134,11 +147,12 @@ def dense_rows(
     point = model if active else at_masked_point(model)
     graph, params, rest = split_params(point)
     copies = smallest_batch(model, x[0])
+    rank = trace(model, x[0]).rank + 1
     y = jax.eval_shape(lambda example: outputs_alone(nnx.clone(point), example, copies), x[0])
 
     def one_example(example: Array, chosen: Float[Array, "r o"]) -> tuple[Array, Array]:
         y, pull = jax.vjp(lambda params: outputs_alone(merge_params(graph, params, rest), example, copies), params)
-        rows = jax.vmap(lambda row: pull(row)[0])(chosen)
+        rows = _each(lambda row: pull(row)[0], chosen, rank)
         counted = [leaf for leaf in jax.tree.leaves(rows) if _counts(leaf)]
         return y, jnp.concatenate([leaf.reshape(len(chosen), -1) for leaf in counted], 1)
 
