@@ -18,6 +18,8 @@ from nttzoo import architectures, codegen, nn
 from nttzoo.codegen.training import UpdateRule, compile_training
 from nttzoo.errors import ExportError
 
+BEYOND = ("ds_cnn", "resnet20")  # networks that the paper does not have
+
 pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 
 
@@ -191,10 +193,10 @@ def test_gradients_for_any_batch_and_loss(n, loss):
     assert_same_gradient(model, loss=loss, n=n)
 
 
-@pytest.mark.parametrize("name", ["lenet5", "conv4"])
-def test_gradients_of_the_papers_networks(name):
+@pytest.mark.parametrize("name", ["lenet5", "conv4", *(pytest.param(n, marks=pytest.mark.slow) for n in BEYOND)])
+def test_gradients_of_the_registered_networks(name):
     model = architectures.create(name, rngs=0)
-    nttzoo.prune(model, "random", density=0.05, rngs=0)
+    nttzoo.prune(model, "random", density=0.05, scheme="erk" if name in BEYOND else "layerwise", rngs=0)
     assert_same_gradient(model, n=3, outputs=10)
 
 
@@ -278,14 +280,33 @@ def test_a_hundred_steps_follow_optax(name):
     model = small()
     rule, transformation = RULES[name]
     step = compile_training(model, optimizer=rule, learning_rate=1e-3)
-    images, labels = batch_for((5, 5, 1), 4, n=40, seed=2)  # one without a unit that rounding switches on or off
+    images, labels = batch_for((5, 5, 1), 4, n=40)
+    for _ in range(100):
+        value = step(images, labels)
+    _, single = optax_training(model, transformation, images, labels, np.float32)
+    with jax.enable_x64(True):
+        expected, double = optax_training(model, transformation, images, labels, np.float64)
+    assert value == pytest.approx(expected, rel=1e-3)
+    for path, layer in nn.masked_layers(step.model()).items():
+        kept, exact = np.asarray(layer.mask[...]), double[(*path, "kernel")]
+        ours = np.abs(np.asarray(layer.kernel[...]) - exact)[kept]
+        theirs = np.abs(single[(*path, "kernel")] - exact)[kept]
+        # Rounding switches units on and off, and Adam takes a whole step even where a gradient is nothing but
+        # rounding: single precision may not differ from double by much more in C than in JAX.
+        for measure in (np.max, np.median):
+            assert measure(ours) < 2 * measure(theirs) + 1e-6
+
+
+def optax_training(model, transformation, images, labels, dtype):
+    """The last loss, and the parameters by path after a hundred steps."""
     graph, params, rest = nn.split_params(model)
+    params = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), dtype), params)
     state = transformation.init(params)
 
     @jax.jit
-    def jax_step(params, state):
+    def step(params, state):
         def loss(params):
-            logits = nn.merge_params(graph, params, rest)(images)
+            logits = nn.merge_params(graph, params, rest)(images.astype(dtype))
             return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
         value, gradient = jax.value_and_grad(loss)(params)
@@ -293,18 +314,8 @@ def test_a_hundred_steps_follow_optax(name):
         return optax.apply_updates(params, updates), state, value
 
     for _ in range(100):
-        value = step(images, labels)
-        params, state, expected = jax_step(params, state)
-    assert value == pytest.approx(float(expected), rel=1e-4)
-    trained = step.model()
-    for path, layer in nn.masked_layers(trained).items():
-        kernel = nnx.to_flat_state(params)
-        wanted = dict(kernel)[(*path, "kernel")][...]
-        kept = np.asarray(layer.mask[...])
-        apart = np.abs(np.asarray(layer.kernel[...]) - np.asarray(wanted))[kept]
-        # Adam takes a whole step even where a gradient is nothing but rounding.
-        assert np.quantile(apart, 0.99) < 2e-5
-        assert apart.max() < 2e-3
+        params, state, value = step(params, state)
+    return float(value), {path: np.asarray(leaf[...]) for path, leaf in nnx.to_flat_state(params)}
 
 
 def test_masks_and_pruned_weights_stay():

@@ -90,15 +90,8 @@ def test_a_refusal_on_the_first_host_stops_both(tmp_path):
     assert "another host failed" in errors[1]
 
 
-on_request = pytest.mark.skipif(
-    "NTTZOO_DISTRIBUTED_TESTS" not in os.environ, reason="set NTTZOO_DISTRIBUTED_TESTS=1: takes minutes"
-)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("processes", "devices"), [(2, 1), pytest.param(2, 2, marks=on_request), pytest.param(3, 1, marks=on_request)]
-)
+@pytest.mark.parametrize(("processes", "devices"), [(2, 1), (2, 2), (3, 1)])
 def test_hosts_save_resume_and_find_what_one_device_finds(tmp_path, processes, devices):
     search_on_devices.write(tmp_path / "one.npz", search_on_devices.find("lenet300", "all", 2, devices=1))
     arguments = ("lenet300", "all", 2, "distributed", tmp_path / "run", 3)
@@ -135,12 +128,13 @@ def search_in(folder, processes):
 
 
 @pytest.mark.slow
-@on_request
 @pytest.mark.parametrize(("processes", "victim"), [(2, 0), (2, 1), (3, 1)])
 def test_when_a_process_is_killed_the_others_end_soon_and_the_run_goes_on(tmp_path, processes, victim):
     folder = tmp_path / "run"
     hosts = search_in(folder, processes)
-    hosts.pop(victim).kill()
+    killed = hosts.pop(victim)
+    killed.kill()
+    killed.communicate()
     died = time.monotonic()
     for host in hosts:
         _, text = host.communicate(timeout=60)
