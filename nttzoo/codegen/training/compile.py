@@ -45,7 +45,8 @@ def compile_training(
       loss: "cross_entropy" or "squared".
       dropout: whether layers of dropout are active.
       seed: of dropout.
-      threads: how many share the images of a batch; the results are the same bits for any number (default: all cores).
+      threads: how many share the images of a batch; the results are the same bits for any number (default: one or
+        all cores, whichever is faster at the time).
       input_shape: of one input, if the model does not know.
 
     Returns:
@@ -62,7 +63,7 @@ def compile_training(
     check_choice("loss", loss, library.LOSSES)
     check_number("learning_rate", learning_rate, "positive", 0)
     check_flag("dropout", dropout)
-    threads = build.usable_cores() if threads is None else check_count("threads", threads)
+    threads = None if threads is None else check_count("threads", threads)
     check_seed(seed)
     shape = export.input_shape_of(model, input_shape)
     traced = trace.trace(model, shape, dropout=dropout)

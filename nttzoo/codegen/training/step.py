@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +12,10 @@ from flax import nnx
 from jaxtyping import Float, Integer
 
 from nttzoo import nn
+from nttzoo.codegen import build
 from nttzoo.codegen.training import library, trace
 from nttzoo.codegen.training.library import UpdateRule
+from nttzoo.codegen.training.threads import ThreadChoice
 from nttzoo.errors import ShapeError, TrainingError
 
 
@@ -37,11 +40,12 @@ class TrainingStep:
         learning_rate: float,
         loss: str,
         seed: int,
-        threads: int,
+        threads: int | None,
         input_shape: tuple[int, ...],
     ):
         self.input_shape = input_shape
         self.threads = threads
+        self._choices: dict[int, ThreadChoice] = {}
         self.learning_rate = learning_rate
         self._library = compiled
         self._parameters = parameters
@@ -198,15 +202,21 @@ class TrainingStep:
     def _call(self, batch: Batch, order: np.ndarray, **options: Any) -> library.Outcome:
         # Each step of a training has a key of its own: a resumed training drops the same units.
         key = self._seed * 0x9E3779B97F4A7C15 + self.steps * 0x100000001B3
-        return self._library.run(
-            self._memory,
-            batch.images,
-            batch.labels,
-            order,
-            threads=self.threads,
-            levels=batch.levels,
-            loss=self._loss,
-            rule=self._rule,
-            key=key % 2**64,
-            **options,
-        )
+        with self._threads_for(options["mode"], order) as threads:
+            return self._library.run(
+                self._memory,
+                batch.images,
+                batch.labels,
+                order,
+                threads=threads,
+                levels=batch.levels,
+                loss=self._loss,
+                rule=self._rule,
+                key=key % 2**64,
+                **options,
+            )
+
+    def _threads_for(self, mode: int, order: np.ndarray) -> AbstractContextManager[int]:
+        if self.threads is not None:
+            return nullcontext(self.threads)
+        return self._choices.setdefault(mode, ThreadChoice(build.usable_cores())).use(order.size)

@@ -33,21 +33,33 @@ struct team {
     double *loss;
     int64_t *hits;
     int64_t next, waiting, turn, done, bad;
+    pthread_mutex_t lock;
+    pthread_cond_t all_there;
 };
 
+/* Waits awake for about as long as waking up takes, and then asleep: on a busy machine the thread that is waited for
+   needs this one's core. */
 static void wait_for_all(struct team *team) {
+    enum { SPINS = 2000, YIELDS = 100 };
     const int64_t threads = team->job->threads;
     const int64_t turn = __atomic_load_n(&team->turn, __ATOMIC_ACQUIRE);
-    int64_t spins = 0;
+    int64_t tries;
     if (threads == 1) return;
     if (__atomic_add_fetch(&team->waiting, 1, __ATOMIC_ACQ_REL) == threads) {
         __atomic_store_n(&team->waiting, 0, __ATOMIC_RELAXED);
+        pthread_mutex_lock(&team->lock);
         __atomic_store_n(&team->turn, turn + 1, __ATOMIC_RELEASE);
+        pthread_cond_broadcast(&team->all_there);
+        pthread_mutex_unlock(&team->lock);
         return;
     }
-    while (__atomic_load_n(&team->turn, __ATOMIC_ACQUIRE) == turn) {
-        if (++spins > 2000) sched_yield();
+    for (tries = 0; tries < SPINS + YIELDS; tries++) {
+        if (__atomic_load_n(&team->turn, __ATOMIC_ACQUIRE) != turn) return;
+        if (tries >= SPINS) sched_yield();
     }
+    pthread_mutex_lock(&team->lock);
+    while (__atomic_load_n(&team->turn, __ATOMIC_ACQUIRE) == turn) pthread_cond_wait(&team->all_there, &team->lock);
+    pthread_mutex_unlock(&team->lock);
 }
 
 static void run_slot(struct team *team, int64_t step, int64_t slot, int64_t thread) {
@@ -155,6 +167,8 @@ int64_t @NAME@_run(struct job *job) {
     team.job = job, team.loss = losses, team.hits = hits;
     if (job->threads > MOST) job->threads = MOST;
     if (job->slots > MOST) return -1;
+    pthread_mutex_init(&team.lock, 0);
+    pthread_cond_init(&team.all_there, 0);
     for (i = 1; i < job->threads; i++) {
         members[i].team = &team, members[i].thread = i;
         if (pthread_create(threads + i, 0, start, members + i)) return -1;
@@ -162,5 +176,7 @@ int64_t @NAME@_run(struct job *job) {
     work(&team, 0);
     started = job->threads;
     for (i = 1; i < started; i++) pthread_join(threads[i], 0);
+    pthread_cond_destroy(&team.all_there);
+    pthread_mutex_destroy(&team.lock);
     return team.done;
 }
