@@ -32,7 +32,9 @@ def make_parser() -> argparse.ArgumentParser:
     _model_options(train)
     train.add_argument("--data", default="mnist5k", help=_DATA)
     train.add_argument(
-        "--start", metavar="FOLDER", help="train a student that a search found, in place of --model and --prune"
+        "--start",
+        metavar="NAME",
+        help="train a published network, or the folder of a student or of nttzoo.save, in place of --prune",
     )
     _data_options(train)
     train.add_argument("--epochs", type=int, default=50, help="passes over the training set (default: 50)")
@@ -170,6 +172,9 @@ def make_parser() -> argparse.ArgumentParser:
     gallery.add_argument("--data-dir", metavar="FOLDER", help=samples)
 
     speedup = _command(commands, "speedup", does.speedup, "multiply-adds of a sparse network and what it could save")
+    counted = "a published network, or the folder of a student or of nttzoo.save (default: make one, see --model)"
+    speedup.add_argument("name", nargs="?", metavar="NAME", help=counted)
+    speedup.add_argument("--weights", help="of a network with a NAME: init or trained (default: init)")
     _model_options(speedup)
     speedup.add_argument("--data", help="the data set whose shape and classes count (default: the network's own)")
     speedup.add_argument("--json", action="store_true", help="print JSON instead of a table")

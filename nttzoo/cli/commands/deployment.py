@@ -83,11 +83,35 @@ def device(options: argparse.Namespace) -> None:
 
 
 def speedup(options: argparse.Namespace) -> None:
-    """Prints what a pruned network costs."""
+    """Prints what a network costs: a published one, one's own, or one that is made and pruned here."""
+    from nttzoo.sparsity import cost
+
+    model, what = _named_network(options) if options.name else _pruned_network(options)
+    report = cost.speedup(model)
+    if options.json:
+        print(json.dumps({"network": what, **report.to_dict()}))
+    else:
+        print(f"{what}\n{report}")
+
+
+def _named_network(options: argparse.Namespace) -> tuple[Any, str]:
+    from nttzoo.cli import networks
+
+    if options.prune != "dense" or options.density is not None:
+        raise OptionError(f"{options.name} is pruned already: leave out --prune and --density.")
+    found = networks.find(options.name)
+    model = networks.load(found, model=options.model, data=options.data, weights=options.weights or "init")
+    where = "the folder" if isinstance(found, Path) else "the published network"
+    return model, f'the weights "{options.weights or "init"}" of {where} {found}'
+
+
+def _pruned_network(options: argparse.Namespace) -> tuple[Any, str]:
     from nttzoo import architectures
     from nttzoo.data import SOURCES
-    from nttzoo.sparsity import cost, pruning
+    from nttzoo.sparsity import pruning
 
+    if options.weights:
+        raise OptionError("--weights chooses those of a network with a NAME; --model makes new ones.")
     shapes: dict[str, Any] = {}
     if options.data:
         source = SOURCES[options.data]
@@ -97,7 +121,7 @@ def speedup(options: argparse.Namespace) -> None:
         free = [name for name, method in pruning.METHODS.items() if method.needs in ("nothing", "shape")]
         raise OptionError(f"{options.prune!r} needs data; `speedup` takes {', '.join(free)}.")
     where: dict[str, Any] = {"density": density_of(options), "scheme": options.scheme, "exclude": options.dense_layers}
-    if options.prune != "dense":
-        pruning.prune(model, options.prune, **where, rngs=options.seed)
-    report = cost.speedup(model)
-    print(json.dumps(report.to_dict()) if options.json else report)
+    if options.prune == "dense":
+        return model, f"a new {options.model}, dense"
+    pruning.prune(model, options.prune, **where, rngs=options.seed)
+    return model, f"a new {options.model}, pruned: {options.prune}, {options.scheme}, seed {options.seed}"

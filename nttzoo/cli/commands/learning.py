@@ -15,6 +15,7 @@ def train(options: argparse.Namespace) -> None:
     from nttzoo import data, training
     from nttzoo._util import provenance
     from nttzoo.architectures import own
+    from nttzoo.cli import networks
     from nttzoo.experiments import baselines
 
     if options.out:
@@ -36,14 +37,18 @@ def train(options: argparse.Namespace) -> None:
     dataset = data.load(options.data, data_dir=options.data_dir, download=options.download)
     if options.start and (options.prune != "dense" or options.density is not None):
         raise OptionError("--start takes a network that is pruned already: leave out --prune and --density.")
-    if options.start:
-        trained = baselines.train_student(Path(options.start), dataset, config)
+    start = networks.find(options.start) if options.start else None
+    if isinstance(start, Path) and networks.is_student(start):
+        trained = baselines.train_student(start, dataset, config)
+    elif start:
+        network = networks.load(start, model=options.model, data=options.data)
+        trained = baselines.train_loaded(start, network, dataset, config)
     else:
         pruned = {"density": density_of(options), "scheme": options.scheme, "exclude": options.dense_layers}
         trained = baselines.train_baseline(options.model, dataset, config, method=options.prune, **pruned)
     print(trained)
-    if options.start:
-        factory = own.about(trained.settings["model"]).get("factory")
+    if isinstance(start, Path) and networks.is_student(start):
+        factory = own.about(options.model).get("factory")
         needs = f" --model {factory['reference']}" if factory else ""
         print(f"Next, take it to other runtimes: nttzoo export {options.start} model.onnx{needs}")
     if options.out:
