@@ -57,10 +57,7 @@ class Factory:
             )
 
     def __call__(self, *, num_classes: int, input_shape: Shape, rngs: nnx.Rngs) -> Any:
-        values = {"num_classes": num_classes, "input_shape": input_shape, "rngs": rngs}
-        model = self.named.value(**{name: values[name] for name in self._given})
-        if not isinstance(model, nnx.Module):
-            raise ModelError(f"{self.named.reference} returned {type(model).__name__}; it must return an NNX module.")
+        model = self.make(num_classes=num_classes, input_shape=input_shape, rngs=rngs)
         if not any(nn.is_masked(layer) for _, layer in nnx.iter_modules(model)):
             nn.sparsify(model, copy=False)
         if not any(nn.is_masked(layer) for _, layer in nnx.iter_modules(model)):
@@ -68,6 +65,13 @@ class Factory:
         for name, value in (("num_classes", num_classes), ("input_shape", input_shape)):
             if not hasattr(model, name):
                 setattr(model, name, value)
+        return model
+
+    def make(self, **values: Any) -> Any:
+        """The model as the function returns it, without masks if it has none."""
+        model = self.named.value(**{name: values[name] for name in self._given})
+        if not isinstance(model, nnx.Module):
+            raise ModelError(f"{self.named.reference} returned {type(model).__name__}; it must return an NNX module.")
         return model
 
 

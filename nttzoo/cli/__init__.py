@@ -2,30 +2,47 @@
 
 from __future__ import annotations
 
-import argparse
+import difflib
 import os
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
+from nttzoo import __version__
 from nttzoo.cli import own
-from nttzoo.cli.parser import make_parser
+from nttzoo.cli.commands import COMMANDS
+from nttzoo.cli.parsing import parse
 from nttzoo.errors import Interrupted, NttzooError, PeerError
+
+_ALIASES = {"visualise": "visualize"}
+_USAGE = "usage: nttzoo [-h] [--version] COMMAND ..."
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command line; exits with 2 and one line on stderr if something is wrong with the arguments."""
-    execute(make_parser(), arguments)
+    """Runs the command line; exits with 2 if something is wrong with the arguments, and says what on stderr."""
+    first, *others = [*(sys.argv[1:] if arguments is None else arguments)] or [""]
+    name = _ALIASES.get(first, first)
+    if name in COMMANDS:
+        execute(COMMANDS[name], f"nttzoo {name}", others)
+    elif first == "--version":
+        print(__version__)
+    elif first in ("-h", "--help"):
+        print(_help())
+    else:
+        near = difflib.get_close_matches(first, COMMANDS, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else " `nttzoo --help` lists the commands."
+        print(f"{_USAGE}\nnttzoo: {f'no command {first!r}' if first else 'name a command'}.{hint}", file=sys.stderr)
+        sys.exit(2)
 
 
-def execute(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> None:
-    """Parses the arguments and calls what they name; an error becomes one line on stderr and an exit code."""
-    parsed = parser.parse_args(arguments)
+def execute(command: type[Any], prog: str, arguments: Sequence[str] | None = None) -> None:
+    """Parses the arguments of a command and runs it; an error becomes one line on stderr and an exit code."""
+    options = parse(command, prog, sys.argv[1:] if arguments is None else arguments)
     try:
         with warnings.catch_warnings():  # the caller's way of showing warnings is restored
             warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
-            own.enter(parsed)
-            parsed.run(parsed)
+            own.entered(options).run()
         sys.stdout.flush()
     except Interrupted as error:
         print(f"nttzoo: {error}", file=sys.stderr)
@@ -45,3 +62,9 @@ def execute(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) ->
     except KeyboardInterrupt:
         print("nttzoo: interrupted", file=sys.stderr)
         sys.exit(130)
+
+
+def _help() -> str:
+    lines = [f"  {name:<12}{(kind.__doc__ or '').splitlines()[0]}" for name, kind in COMMANDS.items()]
+    about = "Sparse networks that train: make, prune, train, count."
+    return "\n".join([_USAGE, "", about, "", "commands:", *lines, "", "nttzoo COMMAND --help shows its options."])

@@ -5,23 +5,25 @@ Code comes from here only: from what a person typed, never from a file.
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import replace
+from typing import Any
 
 
-def enter(options: argparse.Namespace) -> None:
-    """Registers what `--model` and `--data` name, if it is one's own, and puts the names in their places."""
+def entered(options: Any) -> Any:
+    """Registers what `--model` and `--data` name, if it is one's own; gives the options with names in their places."""
     model, data = (getattr(options, key, None) for key in ("model", "data"))
     if isinstance(data, str):
         from nttzoo.data import own as own_data
 
         if own_data.is_own(data):
-            options.data = own_data.register(data)
+            options = replace(options, data=own_data.register(data))
     if isinstance(model, str) and ":" in model:
         from nttzoo.architectures import own as own_models
         from nttzoo.data import SOURCES
 
-        options.model = own_models.register(model)
+        options = replace(options, model=own_models.register(model))
         # Hosts join before JAX is first used, which a look at the network's outputs would be.
         if getattr(options, "data", None) is not None and not getattr(options, "distributed", False):
             source = SOURCES[options.data]
             own_models.check(options.model, num_classes=len(source.classes), input_shape=source.input_shape)
+    return options

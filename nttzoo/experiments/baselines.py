@@ -11,11 +11,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array
 
-from nttzoo import architectures, search, training
+from nttzoo import architectures, search, training, zoo
 from nttzoo._util import console, files, schema
 from nttzoo.data import Dataset
 from nttzoo.sparsity import cost, masks, pruning
 from nttzoo.sparsity.density import Density
+from nttzoo.zoo import saving
 
 SCORING_IMAGES = {"cifar10": 128, "svhn": 128}
 
@@ -118,6 +119,30 @@ def train_student(folder: Path, data: Dataset, config: training.TrainConfig) -> 
         about["test_accuracy"] = trained.to_dict()["test_accuracy"]
         search.save_student(folder / "trained", network, about)
     return trained
+
+
+def train_loaded(start: str | Path, network: Any, data: Dataset, config: training.TrainConfig) -> Trained:
+    """Trains a published network, given its name, or a model from the folder of `nttzoo.save` or of an export.
+
+    The weights of a saved model are kept beside it, in `trained`, as those of a student are. Entries of the zoo and
+    exports have trained weights already, which stay.
+    """
+    folder = Path(start) if zoo.is_folder(start) and saving.is_saved(Path(start)) else None
+    if folder:
+        files.check_replaceable(folder / "trained")
+    trained = train_network(network, data, config, _origin(start, network))
+    if folder and config.epochs:
+        saving.save(network, folder / "trained", input_spec=data.input_spec)
+    return trained
+
+
+def _origin(start: str | Path, network: Any) -> dict[str, Any]:
+    if zoo.is_folder(start):
+        return {"model": type(network).__name__, "method": f"from {start}", "scheme": "masks as saved"}
+    entry = zoo.info(str(start))
+    settings = {"model": entry.architecture, "method": entry.recipe["name"], "scheme": entry.scheme}
+    settings |= {"density": entry.density, "searched_on": entry.dataset, "search_seed": entry.seed}
+    return {**settings, "start": entry.name}
 
 
 def train_network(

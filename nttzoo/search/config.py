@@ -12,6 +12,7 @@ from nttzoo._util.checks import check_instance, check_seed, check_sequence, chec
 from nttzoo.errors import OptionError
 from nttzoo.search import recipes
 from nttzoo.search.recipes import Recipe
+from nttzoo.settings import SearchSettings
 from nttzoo.sparsity.density import Density, check_densities, density_name, glob_name
 from nttzoo.sparsity.schemes import Scheme, find_scheme, scheme_name
 
@@ -31,7 +32,7 @@ class Target(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchConfig:
+class SearchConfig(SearchSettings):
     """One teacher and its students: all `densities` in all `schemes`, with one recipe.
 
     Args:
@@ -48,12 +49,7 @@ class SearchConfig:
       >>> config = nttzoo.search.SearchConfig(model="lenet300", data="mnist", densities=(0.01, 0.03), recipe="gradual")
     """
 
-    model: str = "lenet300"
-    data: str = "mnist5k"
-    densities: tuple[Density, ...] = (0.03,)
-    schemes: tuple[str | Scheme, ...] = ("layerwise",)
-    exclude: tuple[str, ...] = ()
-    seed: int = 0
+    schemes: tuple[str | Scheme, ...] = SearchSettings.schemes  # type: ignore[assignment]
     recipe: Recipe = field(default="ntt")  # type: ignore[assignment]
 
     def __post_init__(self) -> None:

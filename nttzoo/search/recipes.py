@@ -17,10 +17,10 @@ from nttzoo.architectures import ARCHITECTURES
 from nttzoo.architectures.own import Factory
 from nttzoo.data import SOURCES
 from nttzoo.errors import OptionError, UnknownName
-from nttzoo.ntk.api import Tangents
 from nttzoo.registry import Registry
 from nttzoo.search.mask_rules import MASK_RULES
-from nttzoo.search.objective import LossCoefficients, OutputLoss
+from nttzoo.search.objective import LossCoefficients
+from nttzoo.settings import RecipeSettings
 from nttzoo.sparsity.density import check_density
 from nttzoo.sparsity.pruning import METHODS
 
@@ -48,7 +48,7 @@ def cubic(start: float, target: float, progress: float) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class Recipe(RecipeSettings):
     """How to search.
 
     Args:
@@ -80,24 +80,7 @@ class Recipe:
       ... )
     """
 
-    kernel_weight: float
-    weight_decay: float
     name: str
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    mask_every: int = 100
-    tangents: Tangents = "all"
-    outputs: int | None = None
-    start_density: float | None = None
-    start_method: str | None = None
-    fall: float = 0.6
-    fall_shape: str = "geometric"
-    mask_rule: str = "magnitude"
-    mask_momentum: float = 0.0
-    output_loss: OutputLoss = "squared"
-    normalize_kernels: bool = False
-    active_from: float | None = None
     held_out: float = 0.002
 
     def __post_init__(self) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from nttzoo.errors import DensityError
+from nttzoo.settings import Density
 
-# A fraction of weights kept, or one for each glob over layer paths: the first that matches a layer counts.
-Density = float | Mapping[str, float]
+__all__ = ["Density", "check_densities", "check_density", "density_name", "glob_name", "on_the_way"]
 
 
 def check_density(density: Any) -> float:

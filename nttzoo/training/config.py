@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,9 +22,9 @@ from nttzoo._util.checks import (
 )
 from nttzoo.errors import OptionError
 from nttzoo.registry import Registry
+from nttzoo.settings import TrainSettings
 from nttzoo.training.augmentation import AUGMENTATIONS, Augmentation
 
-Engine = Literal["auto", "jax", "c"]
 Loss = Callable[[Float[Array, "n classes"], Integer[Array, " n"]], Float[Array, " n"]]
 
 OPTIMIZERS: Registry[Callable[..., optax.GradientTransformation]] = Registry("optimizer")
@@ -52,7 +52,7 @@ def squared_loss(logits: Float[Array, "n classes"], labels: Integer[Array, " n"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig:
+class TrainConfig(TrainSettings):
     """How to train; the defaults are the paper's for MNIST and Fashion-MNIST (CIFAR-10: 600 epochs).
 
     Args:
@@ -76,19 +76,11 @@ class TrainConfig:
       >>> config = nttzoo.TrainConfig(epochs=10, optimizer=optax.adamw(1e-3, weight_decay=1e-4))
     """
 
-    epochs: int = 50
-    batch_size: int = 64
-    learning_rate: float = 1e-3
-    optimizer: str | optax.GradientTransformation = "adam"
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    loss: str | Loss = "cross_entropy"
-    validation: float = 0.1
-    augmentation: str | Augmentation = "none"
-    dropout: bool = True
-    seed: int = 0
+    # Python can give more than names.
+    optimizer: str | optax.GradientTransformation = TrainSettings.optimizer
+    loss: str | Loss = TrainSettings.loss  # type: ignore[assignment]
+    augmentation: str | Augmentation = TrainSettings.augmentation  # type: ignore[assignment]
     progress: bool = True
-    engine: Engine = "auto"
 
     def __post_init__(self) -> None:
         check_count("epochs", self.epochs, least=0)

@@ -105,15 +105,19 @@ def _load_own(folder: Path, weights: Weights, factory: Callable[[], nnx.Module] 
             raise OptionError(f"{folder} holds a registered architecture and needs no factory: leave it out.")
         return hub.load_hub(folder, weights)
     student = search.student_folder(folder)
+    if weights == "trained":
+        student = _trained(student)
     read = saving.load_saved if saving.is_saved(student) else saving.load_student
-    if weights == "init":
-        return read(student, factory)
+    return read(student, factory)
+
+
+def _trained(student: Path) -> Path:
     if not (student / "trained").is_dir():
         raise RunError(
             f"{student} is not trained yet: `nttzoo train --start {student} --data NAME` does that. Its sparse "
             'initialization are the weights "init".'
         )
-    return saving.load_student(student / "trained", factory)
+    return student / "trained"
 
 
 def onnx_file(name: str) -> Path:

@@ -72,12 +72,18 @@ def is_saved(folder: Path) -> bool:
     return isinstance(content, dict) and "variables" in content
 
 
-def load_saved(folder: Path, factory: Factory | None) -> Any:
-    """The model that `save` wrote, in evaluation mode."""
+def described(folder: Path) -> dict[str, Any]:
+    """What `save` wrote of a model; its inputs are among it only if they were known."""
     path = folder / "model.json"
     about = schema.read(path, schema.SavedFile, what="the description of a model that nttzoo.save wrote")
-    if "mean" in about or (about["architecture"] and factory is None):
-        schema.validate(path, about, schema.Inputs if "mean" in about else schema.ShapesOnly)
+    return schema.validate(path, about, schema.Inputs) if "mean" in about else about
+
+
+def load_saved(folder: Path, factory: Factory | None) -> Any:
+    """The model that `save` wrote, in evaluation mode."""
+    about = described(folder)
+    if "mean" not in about and about["architecture"] and factory is None:
+        schema.validate(folder / "model.json", about, schema.ShapesOnly)
     model = _build(folder, about, factory)
     if differences := _differences(about["variables"], _variables(model)):
         raise ModelError(f"{folder} holds another network than {type(model).__name__}: {differences}.")

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import subprocess
 import sys
@@ -7,6 +8,8 @@ import pytest
 
 import nttzoo
 from nttzoo import cli, training
+from nttzoo.cli import parsing
+from nttzoo.settings import SearchSettings, TrainSettings
 
 
 def run(capsys, *arguments):
@@ -118,6 +121,70 @@ def test_usage_errors_exit_with_2(capsys, arguments):
     code, _, stderr = run(capsys, *arguments)
     assert code == 2
     assert "usage: nttzoo" in stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["trian"], "Did you mean 'train'"),
+        (["train", "--epcohs", "3"], "unrecognized arguments: --epcohs 3. Did you mean --epochs?"),
+        (["train", "--epochs", "many"], "argument --epochs: invalid int value: 'many'"),
+        (["train", "--epochs"], "argument --epochs: expected one argument"),
+        (["train", "--density", "a=b"], "argument --density: invalid density value: 'a=b'"),
+        (["search", "--density"], "argument --density: expected at least one argument"),
+        (["publish", "--only"], "argument --only: expected at least one argument"),
+        (["compare"], "the following arguments are required: --out"),
+        (["info"], "the following arguments are required: NAME"),
+        (["export", "lenet300-mnist-1pct-global", "x.c", "--weights", "best"], "argument --weights: invalid choice"),
+    ],
+)
+def test_wrong_options_are_named_with_what_was_meant(capsys, arguments, says):
+    code, stdout, stderr = run(capsys, *arguments)
+    assert code == 2
+    assert says in stderr
+    assert "usage: nttzoo" in stderr
+    assert "Traceback" not in stderr
+    assert stdout == ""
+
+
+@pytest.mark.parametrize("command", [*cli.COMMANDS, "visualise"])
+def test_every_command_has_help(capsys, command):
+    code, stdout, _ = run(capsys, command, "--help")
+    assert code == 0
+    assert stdout.startswith(f"usage: nttzoo {command.replace('visualise', 'visualize')} [-h]")
+    assert "(default: None)" not in stdout
+
+
+def parsed(command, *arguments):
+    return parsing.parse(cli.COMMANDS[command], f"nttzoo {command}", arguments)
+
+
+def test_options_as_they_are_documented():
+    search = parsed(
+        "search", "--density", "0.01", "conv*=0.02,*=0.1", "--dense-layers", "a", "b", "--normalize-kernels"
+    )
+    assert search.densities == (0.01, {"conv*": 0.02, "*": 0.1})
+    assert search.exclude == ("a", "b")
+    assert search.recipe_values.given() == {"normalize_kernels": True}
+    train = parsed("train", "--density=conv*=0.02,*=0.1", "--no-dropout", "--seed", "-1")
+    assert (train.density, train.dropout, train.seed, train.epochs) == ({"conv*": 0.02, "*": 0.1}, False, -1, 50)
+    listed = parsed("list", "--json", "conv4", "svhn", "--density", "0.01")
+    assert (listed.words, listed.json, listed.density) == (("conv4", "svhn"), True, 0.01)
+    assert parsed("publish", "a.json", "b.json", "--only", "x*", "y*").comparison == ("a.json", "b.json")
+    assert parsed("export", "a", "b.c", "--format", "c").format == "c"
+
+
+def test_options_and_configs_share_their_defaults():
+    train, search = parsed("train"), parsed("search")
+    for settings, options, config in (
+        (TrainSettings, train, training.TrainConfig()),
+        (SearchSettings, search, nttzoo.search.SearchConfig()),
+    ):
+        for entry in dataclasses.fields(settings):
+            assert getattr(options, entry.name) == getattr(config, entry.name)
+    assert {x.name for x in dataclasses.fields(nttzoo.recipes.Recipe)} - {"name", "held_out"} == {
+        x.name for x in dataclasses.fields(search.recipe_values)
+    }
 
 
 def test_a_reader_that_has_seen_enough_is_no_error():

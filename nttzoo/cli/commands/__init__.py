@@ -1,22 +1,29 @@
-"""One function per command of `nttzoo`: each makes one call and prints the result."""
+"""One dataclass per command of `nttzoo`: its fields are the options, `run` makes one call and prints the result.
 
-from nttzoo.cli.commands.deployment import device, export, speedup
-from nttzoo.cli.commands.learning import compare, reproduce, search, train, visualize
-from nttzoo.cli.commands.published import gallery, info, list_models, load_check, publish, verify
+Names are checked by the registries behind them, which know the near misses; importing those takes seconds, so `run`
+does it, and `--help` does without.
+"""
 
-__all__ = [
-    "compare",
-    "device",
-    "export",
-    "gallery",
-    "info",
-    "list_models",
-    "load_check",
-    "publish",
-    "reproduce",
-    "search",
-    "speedup",
-    "train",
-    "verify",
-    "visualize",
-]
+from typing import Any
+
+from nttzoo.cli.commands.deployment import Device, Export, Speedup
+from nttzoo.cli.commands.experiments import Compare, Reproduce, Visualize
+from nttzoo.cli.commands.learning import Search, Train
+from nttzoo.cli.commands.published import Gallery, Info, List, LoadCheck, Publish, Verify
+
+COMMANDS: dict[str, type[Any]] = {
+    "train": Train,
+    "search": Search,
+    "compare": Compare,
+    "visualize": Visualize,
+    "reproduce": Reproduce,
+    "list": List,
+    "info": Info,
+    "verify": Verify,
+    "load-check": LoadCheck,
+    "export": Export,
+    "device": Device,
+    "publish": Publish,
+    "gallery": Gallery,
+    "speedup": Speedup,
+}

@@ -2,102 +2,175 @@
 
 from __future__ import annotations
 
-import argparse
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from nttzoo.cli.commands.options import density_of
+from nttzoo.cli.options import AsJson, DataOptions, Factory, Out, PruneOptions
 from nttzoo.errors import OptionError
+from nttzoo.settings import Argument, Help
+
+Weights = Literal["init", "trained"]
 
 
-def export(options: argparse.Namespace) -> None:
-    """Writes a network as an ONNX file, as C, as WebAssembly or as a folder for the Hugging Face Hub."""
-    from nttzoo import codegen, export, zoo
+@dataclass(frozen=True, kw_only=True)
+class Export:
+    """Write a network for other runtimes: ONNX, plain C, or WebAssembly."""
 
-    published = options.name in zoo.list_models()
-    model = options.name if published or not Path(options.name).exists() else Path(options.name)
-    chosen = {key: value for key in ("opset", "layout", "batch") if (value := getattr(options, key)) is not None}
-    suffix = Path(options.out).suffix
-    kind = options.format or {".c": "c", ".wasm": "wasm"}.get(suffix, "onnx")
-    if kind == "hub":
-        if chosen or options.dense or options.training or options.weights:
-            raise OptionError("--format hub writes all weights of a published network and takes no other options.")
-        print(export.export_hub(options.name, options.out))
-        return
-    if kind in ("c", "wasm"):
-        if chosen or options.dense:
-            given = ", ".join(f"--{key}" for key in (*chosen, *(["dense"] if options.dense else [])))
-            raise OptionError(f"{given}: of ONNX only. C takes images as the network does, one by one or many.")
-        if options.training:
-            from nttzoo.codegen import training, wasm
-
-            write = training.export_training_c if kind == "c" else wasm.export_training_wasm
-            print(write(zoo.load(model, weights=options.weights or "init"), options.out))
-        elif kind == "wasm":
-            from nttzoo.codegen import wasm
-
-            print(wasm.export_wasm(model, options.out, weights=options.weights or "trained"))
-        else:
-            print(codegen.export_c(model, options.out, weights=options.weights or "trained"))
-        return
-    if options.training:
-        raise OptionError("--training writes C or WebAssembly: name a FILE that ends in .c or .wasm.")
-    if options.batch and options.batch.isdecimal():
-        chosen["batch"] = int(options.batch)
-    print(
-        export.export_onnx(model, options.out, sparse=not options.dense, weights=options.weights or "trained", **chosen)
-    )
-
-
-def device(options: argparse.Namespace) -> None:
-    """Runs published networks on an emulated microcontroller."""
-    from nttzoo._util import console, provenance
-    from nttzoo.codegen import device
-
-    if options.out:
-        provenance.check_writable(options.out)
-    dataset = None
-    if options.data:
-        from nttzoo import data
-
-        dataset = data.load(options.data, data_dir=options.data_dir, download=options.download)
-    seen = [device.check(name, images=options.images, dataset=dataset) for name in options.names]
-    if options.out:
-        provenance.write_json(options.out, {"networks": seen, **provenance.origin()})
-    if options.json:
-        print(json.dumps(seen))
-        return
-
-    def kilobytes(size: int) -> str:
-        return f"{size / 1000:.1f} kB"
-
-    rows = [
-        (one["name"], *(kilobytes(part[key]) for key in ("flash_bytes", "ram_bytes") for part in (one, one["dense"])))
-        for one in seen
+    name: Annotated[str, Argument("a published network, a student's folder, or (to C and wasm) an ONNX file", "NAME")]
+    out: Annotated[
+        str, Argument("such as model.onnx, model.c (its header goes beside it) or model.wasm (with model.js)", "FILE")
     ]
-    print(console.table(f"on {seen[0]['board']}", ("network", "flash", "dense", "RAM", "dense"), rows))
-    for one in seen:
-        answers = f"on {one['inputs']}, {' '.join(one['predictions'])}"
-        print(f"{one['name']}: {answers}, as JAX says (difference {one['difference']:.0e})")
+    format: Annotated[Literal["onnx", "c", "wasm", "hub"] | None, Help("(default: by the end of FILE, else onnx)")] = (
+        None
+    )
+    model: Factory = None
+    weights: Annotated[Weights | None, Help("trained or init (default: trained; with --training: init)")] = None
+    training: Annotated[bool, Help("C and wasm only: the training step, so that a device or page can learn")] = False
+    dense: Annotated[bool, Help("store zeros too, for runtimes that cannot read sparse ones")] = False
+    opset: Annotated[int | None, Help("(default: 17)")] = None
+    batch: Annotated[str | None, Help("a number, or a name for any number (default: B)")] = None
+    layout: Annotated[str | None, Help("of the images: NHWC or NCHW (default: NHWC)")] = None
+
+    def run(self) -> None:
+        """Writes a network as an ONNX file, as C, as WebAssembly or as a folder for the Hugging Face Hub."""
+        from nttzoo import codegen, export, zoo
+
+        published = self.name in zoo.list_models()
+        model = self.name if published or not Path(self.name).exists() else Path(self.name)
+        chosen = {key: value for key in ("opset", "layout", "batch") if (value := getattr(self, key)) is not None}
+        suffix = Path(self.out).suffix
+        kind = self.format or {".c": "c", ".wasm": "wasm"}.get(suffix, "onnx")
+        if kind == "hub":
+            if chosen or self.dense or self.training or self.weights:
+                raise OptionError("--format hub writes all weights of a published network and takes no other options.")
+            print(export.export_hub(self.name, self.out))
+            return
+        if kind in ("c", "wasm"):
+            if chosen or self.dense:
+                given = ", ".join(f"--{key}" for key in (*chosen, *(["dense"] if self.dense else [])))
+                raise OptionError(f"{given}: of ONNX only. C takes images as the network does, one by one or many.")
+            if self.training:
+                from nttzoo.codegen import training, wasm
+
+                write = training.export_training_c if kind == "c" else wasm.export_training_wasm
+                print(write(zoo.load(model, weights=self.weights or "init"), self.out))
+            elif kind == "wasm":
+                from nttzoo.codegen import wasm
+
+                print(wasm.export_wasm(model, self.out, weights=self.weights or "trained"))
+            else:
+                print(codegen.export_c(model, self.out, weights=self.weights or "trained"))
+            return
+        if self.training:
+            raise OptionError("--training writes C or WebAssembly: name a FILE that ends in .c or .wasm.")
+        if self.batch and self.batch.isdecimal():
+            chosen["batch"] = int(self.batch)
+        print(export.export_onnx(model, self.out, sparse=not self.dense, weights=self.weights or "trained", **chosen))
 
 
-def speedup(options: argparse.Namespace) -> None:
-    """Prints what a pruned network costs."""
-    from nttzoo import architectures
-    from nttzoo.data import SOURCES
-    from nttzoo.sparsity import cost, pruning
+@dataclass(frozen=True, kw_only=True)
+class Device(DataOptions):
+    """Run published networks as C on an emulated microcontroller."""
 
-    shapes: dict[str, Any] = {}
-    if options.data:
-        source = SOURCES[options.data]
-        shapes = {"num_classes": len(source.classes), "input_shape": source.input_shape}
-    model = architectures.create(options.model, rngs=options.seed, **shapes)
-    if options.prune != "dense" and pruning.METHODS[options.prune].needs in ("images", "labels"):
-        free = [name for name, method in pruning.METHODS.items() if method.needs in ("nothing", "shape")]
-        raise OptionError(f"{options.prune!r} needs data; `speedup` takes {', '.join(free)}.")
-    where: dict[str, Any] = {"density": density_of(options), "scheme": options.scheme, "exclude": options.dense_layers}
-    if options.prune != "dense":
-        pruning.prune(model, options.prune, **where, rngs=options.seed)
-    report = cost.speedup(model)
-    print(json.dumps(report.to_dict()) if options.json else report)
+    names: Annotated[tuple[str, ...], Argument("published networks, or folders of trained students", "NAME")]
+    model: Factory = None
+    data: Annotated[
+        str | None, Help("whose test images to classify (default: the embedded digits, where they fit)")
+    ] = None
+    images: Annotated[int, Help("how many to classify")] = 10
+    json: AsJson = False
+    out: Out = None
+
+    def run(self) -> None:
+        """Runs published networks on an emulated microcontroller."""
+        from nttzoo._util import console, provenance
+        from nttzoo.codegen import device
+
+        if self.out:
+            provenance.check_writable(self.out)
+        dataset = None
+        if self.data:
+            from nttzoo import data
+
+            dataset = data.load(self.data, **self.where)
+        seen = [device.check(name, images=self.images, dataset=dataset) for name in self.names]
+        if self.out:
+            provenance.write_json(self.out, {"networks": seen, **provenance.origin()})
+        if self.json:
+            print(json.dumps(seen))
+            return
+
+        def kilobytes(size: int) -> str:
+            return f"{size / 1000:.1f} kB"
+
+        rows = [
+            (
+                one["name"],
+                *(kilobytes(part[key]) for key in ("flash_bytes", "ram_bytes") for part in (one, one["dense"])),
+            )
+            for one in seen
+        ]
+        print(console.table(f"on {seen[0]['board']}", ("network", "flash", "dense", "RAM", "dense"), rows))
+        for one in seen:
+            answers = f"on {one['inputs']}, {' '.join(one['predictions'])}"
+            print(f"{one['name']}: {answers}, as JAX says (difference {one['difference']:.0e})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speedup(PruneOptions):
+    """Multiply-adds of a sparse network and what it could save."""
+
+    name: Annotated[
+        str | None,
+        Argument(
+            "a published network, or the folder of a student or of nttzoo.save (default: make one, see --model)", "NAME"
+        ),
+    ] = None
+    weights: Annotated[Weights | None, Help("of a network with a NAME: init or trained (default: init)")] = None
+    seed: Annotated[int, Help("seeds weights and masks")] = 0
+    data: Annotated[str | None, Help("the data set whose shape and classes count (default: the network's own)")] = None
+    json: AsJson = False
+
+    def run(self) -> None:
+        """Prints what a network costs: a published one, one's own, or one that is made and pruned here."""
+        from nttzoo.sparsity import cost
+
+        model, what = self._named_network(self.name) if self.name else self._pruned_network()
+        report = cost.speedup(model)
+        if self.json:
+            print(json.dumps({"network": what, **report.to_dict()}))
+        else:
+            print(f"{what}\n{report}")
+
+    def _named_network(self, name: str) -> tuple[Any, str]:
+        from nttzoo.cli import networks
+
+        if self.prune != "dense" or self.density is not None:
+            raise OptionError(f"{name} is pruned already: leave out --prune and --density.")
+        found = networks.find(name)
+        model = networks.load(found, model=self.model, data=self.data, weights=self.weights or "init")
+        where = "the folder" if isinstance(found, Path) else "the published network"
+        return model, f'the weights "{self.weights or "init"}" of {where} {found}'
+
+    def _pruned_network(self) -> tuple[Any, str]:
+        from nttzoo import architectures
+        from nttzoo.data import SOURCES
+        from nttzoo.sparsity import pruning
+
+        if self.weights:
+            raise OptionError("--weights chooses those of a network with a NAME; --model makes new ones.")
+        shapes: dict[str, Any] = {}
+        if self.data:
+            source = SOURCES[self.data]
+            shapes = {"num_classes": len(source.classes), "input_shape": source.input_shape}
+        model = architectures.create(self.model, rngs=self.seed, **shapes)
+        if self.prune != "dense" and pruning.METHODS[self.prune].needs in ("images", "labels"):
+            free = [name for name, method in pruning.METHODS.items() if method.needs in ("nothing", "shape")]
+            raise OptionError(f"{self.prune!r} needs data; `speedup` takes {', '.join(free)}.")
+        where = self.pruned
+        if self.prune == "dense":
+            return model, f"a new {self.model}, dense"
+        pruning.prune(model, self.prune, **where, rngs=self.seed)
+        return model, f"a new {self.model}, pruned: {self.prune}, {self.scheme}, seed {self.seed}"

@@ -2,143 +2,88 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from nttzoo.cli.commands.options import density_of, recipe_values
+from nttzoo.cli.options import DataOptions, PruneOptions, RecipeValues
 from nttzoo.errors import OptionError
+from nttzoo.settings import DataName, Help, SearchSettings, TrainSettings
 
 
-def train(options: argparse.Namespace) -> None:
-    """Prunes or takes a found student, trains it, and prints a summary."""
-    from nttzoo import data, training
-    from nttzoo._util import provenance
-    from nttzoo.architectures import own
-    from nttzoo.experiments import baselines
+@dataclass(frozen=True, kw_only=True)
+class Train(DataOptions, TrainSettings, PruneOptions):
+    """Prune a network and train it on labeled images."""
 
-    if options.out:
-        provenance.check_writable(options.out)
-    config = training.TrainConfig(
-        epochs=options.epochs,
-        batch_size=options.batch_size,
-        learning_rate=options.learning_rate,
-        optimizer=options.optimizer,
-        momentum=options.momentum,
-        weight_decay=options.weight_decay,
-        engine=options.engine,
-        loss=options.loss,
-        validation=options.validation,
-        augmentation=options.augmentation,
-        dropout=not options.no_dropout,
-        seed=options.seed,
+    data: DataName = SearchSettings.data
+    start: Annotated[
+        str | None,
+        Help("train a published network, or the folder of a student or of nttzoo.save, in place of --prune", "NAME"),
+    ] = None
+    out: Annotated[str | None, Help("write history and summary as JSON", "FILE")] = None
+
+    def run(self) -> None:
+        """Prunes or takes a network, trains it, and prints a summary."""
+        from nttzoo import data, training
+        from nttzoo._util import provenance
+        from nttzoo.architectures import own
+        from nttzoo.cli import networks
+        from nttzoo.experiments import baselines
+
+        if self.out:
+            provenance.check_writable(self.out)
+        config = training.TrainConfig(**{x.name: getattr(self, x.name) for x in fields(TrainSettings)})
+        dataset = data.load(self.data, **self.where)
+        if self.start and (self.prune != "dense" or self.density is not None):
+            raise OptionError("--start takes a network that is pruned already: leave out --prune and --density.")
+        start = networks.find(self.start) if self.start else None
+        if isinstance(start, Path) and networks.is_student(start):
+            trained = baselines.train_student(start, dataset, config)
+        elif start:
+            network = networks.load(start, model=self.model, data=self.data)
+            trained = baselines.train_loaded(start, network, dataset, config)
+        else:
+            trained = baselines.train_baseline(self.model, dataset, config, method=self.prune, **self.pruned)
+        print(trained)
+        if isinstance(start, Path) and networks.is_student(start):
+            factory = own.about(self.model).get("factory")
+            needs = f" --model {factory['reference']}" if factory else ""
+            print(f"Next, take it to other runtimes: nttzoo export {self.start} model.onnx{needs}")
+        if self.out:
+            provenance.write_json(self.out, {**trained.to_dict(), **provenance.origin()})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search(DataOptions, SearchSettings):
+    """Find sparse networks that start and learn like a dense one, without labels."""
+
+    recipe: Annotated[str, Help("ntt: the paper's; gradual: the density falls; ntt+: that, and no weight is dead")] = (
+        "ntt"
     )
-    dataset = data.load(options.data, data_dir=options.data_dir, download=options.download)
-    if options.start and (options.prune != "dense" or options.density is not None):
-        raise OptionError("--start takes a network that is pruned already: leave out --prune and --density.")
-    if options.start:
-        trained = baselines.train_student(Path(options.start), dataset, config)
-    else:
-        pruned = {"density": density_of(options), "scheme": options.scheme, "exclude": options.dense_layers}
-        trained = baselines.train_baseline(options.model, dataset, config, method=options.prune, **pruned)
-    print(trained)
-    if options.start:
-        factory = own.about(trained.settings["model"]).get("factory")
-        needs = f" --model {factory['reference']}" if factory else ""
-        print(f"Next, take it to other runtimes: nttzoo export {options.start} model.onnx{needs}")
-    if options.out:
-        provenance.write_json(options.out, {**trained.to_dict(), **provenance.origin()})
+    recipe_values: RecipeValues
+    out: Annotated[str | None, Help("the run's folder (default: runs/<what it is>)", "FOLDER")] = None
+    fresh: Annotated[bool, Help("start over instead of going on where the run stopped")] = False
+    save_every: Annotated[float, Help("seconds between saved states")] = 60
+    dry_run: Annotated[bool, Help("print the plan, memory and time; search nothing")] = False
+    devices: Annotated[int | None, Help("how many devices share each batch (default: all)")] = None
+    distributed: Annotated[bool, Help("join other hosts (SLURM, TPU pod, JAX_* variables)")] = False
 
+    def run(self) -> None:
+        """Runs a search, or prints what it would take."""
+        from nttzoo import search
+        from nttzoo.search import recipes
 
-def search(options: argparse.Namespace) -> None:
-    """Runs a search, or prints what it would take."""
-    from nttzoo import search
-    from nttzoo.search import recipes
-
-    if options.distributed:
-        search.start_distributed()
-    config = search.SearchConfig(
-        model=options.model,
-        data=options.data,
-        densities=tuple(options.density),
-        schemes=tuple(options.scheme),
-        exclude=tuple(options.dense_layers),
-        seed=options.seed,
-        recipe=recipes.find(options.recipe, options.model, options.data).change(**recipe_values(options)),
-    )
-    where: dict[str, Any] = {"devices": options.devices, "data_dir": options.data_dir, "download": options.download}
-    if options.dry_run:
-        text = search.dry_run(config, **where)
-        if search.is_first():  # of several hosts
-            print(text)
-        return
-    summary = search.run(config, out=options.out, fresh=options.fresh, save_every=options.save_every, **where)
-    if summary.content:  # on the first host only
-        print(summary)
-
-
-def compare(options: argparse.Namespace) -> None:
-    """Runs a comparison and prints its table."""
-    from nttzoo import data
-    from nttzoo._util import provenance
-    from nttzoo.experiments import comparison, plots
-
-    chosen = comparison.Comparison(
-        model=options.model,
-        data=options.data,
-        methods=comparison.every_method() if options.methods == ["all"] else tuple(options.methods),
-        controls=tuple(options.controls),
-        densities=tuple(options.density),
-        schemes=tuple(options.scheme),
-        seeds=tuple(options.seeds),
-        train_epochs=options.train_epochs,
-        dropout=not options.no_dropout,
-        exclude=tuple(options.dense_layers),
-        change=recipe_values(options),
-    )
-    out = provenance.check_writable(options.out)
-    where = {"data_dir": options.data_dir, "download": options.download}
-    dataset = data.load(options.data, **where)
-    content = comparison.run(chosen, dataset, out=out, runs=Path(options.runs), jobs=options.jobs, **where)
-    plots.comparison(content, out.with_suffix(".png"))
-    print(comparison.table(content))
-    print(f"Picture: {out.with_suffix('.png')}")
-
-
-def visualize(options: argparse.Namespace) -> None:
-    """Follows networks on zeros and ones; writes numbers and a picture."""
-    from nttzoo import data
-    from nttzoo._util import provenance
-    from nttzoo.experiments import plots, trajectories
-
-    out = provenance.check_writable(options.out)
-    dataset = data.load(options.data, data_dir=options.data_dir, download=options.download)
-    chosen = {name: getattr(options, name) for name in ("seed", "steps", "epochs", "tangents")}
-    seen = trajectories.follow(options.model, dataset, **chosen, folder=Path(options.runs) / out.stem)
-    provenance.write_json(out, {**seen.to_dict(), **provenance.origin()})
-    plots.trajectories(seen, out.with_suffix(".png"))
-    for who, distance in seen.distances().items():
-        print(f"{who}: mean distance from the teacher's path {distance:.4f}")
-    print(f"Picture: {out.with_suffix('.png')}")
-
-
-def reproduce(options: argparse.Namespace) -> None:
-    """Runs an experiment of the paper as far as it is not done, and writes the report."""
-    from nttzoo.experiments import dynamics, plans, report, reproduce
-
-    results = Path(options.results)
-    where = {"data_dir": options.data_dir, "download": options.download}
-    place = reproduce.Workplace(results, tuple(map(Path, options.runs)), not options.no_search, where)
-    if options.experiment != "report":
-        cases = reproduce.select(plans.plan(options.experiment, options.budget), options.only)
-        if options.dry_run:
-            print(reproduce.dry_run(cases, place))
+        if self.distributed:
+            search.start_distributed()
+        recipe = recipes.find(self.recipe, self.model, self.data).change(**self.recipe_values.given())
+        asked: dict[str, Any] = {x.name: getattr(self, x.name) for x in fields(SearchSettings)}
+        config = search.SearchConfig(**asked, recipe=recipe)
+        where: dict[str, Any] = {"devices": self.devices, **self.where}
+        if self.dry_run:
+            text = search.dry_run(config, **where)
+            if search.is_first():  # of several hosts
+                print(text)
             return
-        left = reproduce.run(cases, place)
-        if options.experiment in ("dynamics", "all") and not options.only:
-            dynamics.run(options.budget, place)
-        if left:
-            print(f"{len(left)} cases are left; run the same command again.")
-    if not options.dry_run and (options.experiment == "report" or results.is_dir()):
-        for file in report.write(results, Path(options.report)):
-            print(file)
+        summary = search.run(config, out=self.out, fresh=self.fresh, save_every=self.save_every, **where)
+        if summary.content:  # on the first host only
+            print(summary)

@@ -2,118 +2,184 @@
 
 from __future__ import annotations
 
-import argparse
 import json
+import os
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from nttzoo.cli.options import AsJson, DataOptions, Factory, Out
 from nttzoo.errors import OptionError
+from nttzoo.settings import Argument, Help
 
 
-def list_models(options: argparse.Namespace) -> None:
-    """Prints the published networks."""
-    from nttzoo import zoo
-    from nttzoo._util import console
+@dataclass(frozen=True, kw_only=True)
+class List:
+    """List the published networks."""
 
-    names = zoo.list_models(*options.words, dataset=options.data, density=options.density, scheme=options.scheme)
-    entries = [zoo.info(name).summary() for name in names]
-    if options.json:
-        print(json.dumps(entries))
-        return
-    if not entries:
-        print(f"None of the {len(zoo.list_models())} published networks matches.")
-        return
-    rows = [
-        (
-            entry["name"],
-            f"{100 * entry['test_accuracy']:.2f}",
-            f"{entry['search_epochs']} + {entry['train_epochs']}",
-            f"{entry['theoretical_speedup']:.1f}x",
-            f"{entry['bytes'] / 1000:.0f} kB",
-        )
-        for entry in entries
-    ]
-    columns = ("network", "test accuracy, %", "epochs of search + training", "theoretical speedup", "size")
-    print(console.table("", columns, rows))
-    print('Accuracies are those of the weights "trained"; nttzoo.load gives "init" by default.')
+    words: Annotated[tuple[str, ...], Argument("parts of names, such as conv4 svhn (default: all)", "WORD")] = ()
+    data: Annotated[str | None, Help("only those of a data set")] = None
+    density: Annotated[float | None, Help("only those of a density")] = None
+    scheme: Annotated[str | None, Help("only those of a scheme")] = None
+    json: AsJson = False
 
+    def run(self) -> None:
+        """Prints the published networks."""
+        from nttzoo import zoo
+        from nttzoo._util import console
 
-def info(options: argparse.Namespace) -> None:
-    """Prints a card, or the metrics behind it."""
-    from nttzoo import zoo
-    from nttzoo.zoo import card
-
-    entry = zoo.info(options.name)
-    print(json.dumps(entry.metrics) if options.json else card.card(entry.metrics))
-
-
-def verify(options: argparse.Namespace) -> None:
-    """Checks all published networks."""
-    from nttzoo import zoo
-
-    names = zoo.verify()
-    print(json.dumps(names) if options.json else f"{len(names)} networks are exactly as published.")
+        names = zoo.list_models(*self.words, dataset=self.data, density=self.density, scheme=self.scheme)
+        entries = [zoo.info(name).summary() for name in names]
+        if self.json:
+            print(json.dumps(entries))
+            return
+        if not entries:
+            print(f"None of the {len(zoo.list_models())} published networks matches.")
+            return
+        rows = [
+            (
+                entry["name"],
+                f"{100 * entry['test_accuracy']:.2f}",
+                f"{entry['search_epochs']} + {entry['train_epochs']}",
+                f"{entry['theoretical_speedup']:.1f}x",
+                f"{entry['bytes'] / 1000:.0f} kB",
+            )
+            for entry in entries
+        ]
+        columns = ("network", "test accuracy, %", "epochs of search + training", "theoretical speedup", "size")
+        print(console.table("", columns, rows))
+        print('Accuracies are those of the weights "trained"; nttzoo.load gives "init" by default.')
 
 
-def load_check(options: argparse.Namespace) -> None:
-    """Loads published networks and compares them with their cards."""
-    from dataclasses import asdict
+@dataclass(frozen=True, kw_only=True)
+class Info:
+    """Print what is known of a published network."""
 
-    from nttzoo import zoo
-    from nttzoo._util import console, provenance
+    name: Annotated[str, Argument("of the network", "NAME")]
+    json: Annotated[bool, Help("print JSON instead of its card")] = False
 
-    if options.out:
-        provenance.check_writable(options.out)
-    names = options.names or zoo.list_models()
-    checks = [zoo.load_check(name) for name in names]
-    if options.out:
-        content = {"what": "milliseconds of nttzoo.load, one after the other in one process, after imports"}
-        loads = [asdict(check) for check in checks]
-        provenance.write_json(options.out, {**content, "loads": loads, **provenance.origin()})
-    if options.json:
-        print(json.dumps([asdict(check) for check in checks]))
-        return
-    rows = [(check.name, f"{check.density:.2%}", f"{check.milliseconds:.0f} ms") for check in checks]
-    print(console.table("all as their cards say", ("network", "density", "loads in"), rows))
+    def run(self) -> None:
+        """Prints a card, or the metrics behind it."""
+        from nttzoo import zoo
+        from nttzoo.zoo import card
+
+        entry = zoo.info(self.name)
+        print(json.dumps(entry.metrics) if self.json else card.card(entry.metrics))
 
 
-def publish(options: argparse.Namespace) -> None:
-    """Makes entries of comparisons and prints their names."""
-    from nttzoo import data
-    from nttzoo.experiments import comparison as comparisons
-    from nttzoo.experiments import entries, publish
+@dataclass(frozen=True, kw_only=True)
+class Verify:
+    """Check every file of every published network."""
 
-    pictured = [*options.pictures, *options.curves]
-    if not (options.comparison or options.runtimes or options.results or pictured):
-        raise OptionError(
-            "name a comparison to publish, results with --results, measured times with --runtimes, or entries with "
-            "--pictures or --curves."
-        )
-    if (options.comparison or options.results) and not options.runs:
-        raise OptionError("name the folder of the searches with --runs.")
-    if options.results:
-        where = {"data_dir": options.data_dir, "download": options.download}
-        places: dict[str, Any] = {"runs": [Path(options.runs)], "home": Path(options.home), "only": options.only}
-        for entry in entries.publish(Path(options.results), lambda name: data.load(name, **where), **places):
-            print(entry)
-    for comparison in map(Path, options.comparison):
-        name = comparisons.read(comparison)["comparison"]["data"]
-        dataset = data.load(name, data_dir=options.data_dir, download=options.download)
-        for entry in publish.publish(comparison, dataset, runs=Path(options.runs), home=Path(options.home)):
-            print(entry)
-    if options.runtimes:
-        for entry in publish.add_runtimes(Path(options.runtimes), Path(options.home)):
-            print(f"{entry}: measured times entered")
-    for names, train in ((options.pictures, False), (options.curves, True)):
-        if names:
-            get = partial(data.load, data_dir=options.data_dir, download=options.download)
-            for entry in publish.add_pictures(names, get, home=Path(options.home), train=train):
-                print(f"{entry}: pictures entered")
+    json: Annotated[bool, Help("print JSON")] = False
+
+    def run(self) -> None:
+        """Checks all published networks."""
+        from nttzoo import zoo
+
+        names = zoo.verify()
+        print(json.dumps(names) if self.json else f"{len(names)} networks are exactly as published.")
 
 
-def gallery(options: argparse.Namespace) -> None:
-    """Writes the zoo as a web page."""
-    from nttzoo import gallery
+@dataclass(frozen=True, kw_only=True)
+class LoadCheck:
+    """Load published networks and compare them with their cards."""
 
-    print(gallery.build(options.out, data_dir=options.data_dir))
+    names: Annotated[tuple[str, ...], Argument("(default: all)", "NAME")] = ()
+    json: AsJson = False
+    out: Out = None
+
+    def run(self) -> None:
+        """Loads published networks and compares them with their cards."""
+
+        from nttzoo import zoo
+        from nttzoo._util import console, provenance
+
+        if self.out:
+            provenance.check_writable(self.out)
+        names = self.names or zoo.list_models()
+        checks = [zoo.load_check(name) for name in names]
+        if self.out:
+            content = {"what": "milliseconds of nttzoo.load, one after the other in one process, after imports"}
+            loads = [asdict(check) for check in checks]
+            provenance.write_json(self.out, {**content, "loads": loads, **provenance.origin()})
+        if self.json:
+            print(json.dumps([asdict(check) for check in checks]))
+            return
+        rows = [(check.name, f"{check.density:.2%}", f"{check.milliseconds:.0f} ms") for check in checks]
+        print(console.table("all as their cards say", ("network", "density", "loads in"), rows))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Publish(DataOptions):
+    """Make entries of the zoo from finished comparisons."""
+
+    comparison: Annotated[tuple[str, ...], Argument("JSON files of `nttzoo compare`", "COMPARISON")] = ()
+    results: Annotated[str | None, Help("results of `nttzoo reproduce`, such as results/reproduce", "FOLDER")] = None
+    only: Annotated[tuple[str, ...], Help("of the results only these entries", "GLOB")] = ()
+    runs: Annotated[str | None, Help("where the searches are, and the weights of results", "FOLDER")] = None
+    runtimes: Annotated[str | None, Help("enter what `scripts/bench.py runtime NAME ...` measured", "FILE")] = None
+    pictures: Annotated[
+        tuple[str, ...], Help("store the tangent kernels that the gallery draws with these entries", "NAME")
+    ] = ()
+    curves: Annotated[
+        tuple[str, ...], Help("the same, and train each again beside a random mask, for learning curves", "NAME")
+    ] = ()
+    home: Annotated[str, Help("the zoo: $NTTZOO_HOME, or this folder", "FOLDER")] = field(
+        default_factory=lambda: os.environ.get("NTTZOO_HOME", ".")
+    )
+    model: Factory = None
+    data: Annotated[
+        str | None, Help("data of your own that the comparison used: my.npz, a folder, module:function")
+    ] = None
+
+    def run(self) -> None:
+        """Makes entries of comparisons and prints their names."""
+        from nttzoo import data
+        from nttzoo.experiments import comparison as comparisons
+        from nttzoo.experiments import entries, publish
+
+        pictured = [*self.pictures, *self.curves]
+        if not (self.comparison or self.runtimes or self.results or pictured):
+            raise OptionError(
+                "name a comparison to publish, results with --results, measured times with --runtimes, or entries with "
+                "--pictures or --curves."
+            )
+        if (self.comparison or self.results) and not self.runs:
+            raise OptionError("name the folder of the searches with --runs.")
+        runs = Path(self.runs or "")
+        if self.results:
+            places: dict[str, Any] = {"runs": [runs], "home": Path(self.home), "only": self.only}
+            for entry in entries.publish(Path(self.results), lambda name: data.load(name, **self.where), **places):
+                print(entry)
+        for comparison in map(Path, self.comparison):
+            name = comparisons.read(comparison)["comparison"]["data"]
+            dataset = data.load(name, **self.where)
+            for entry in publish.publish(comparison, dataset, runs=runs, home=Path(self.home)):
+                print(entry)
+        if self.runtimes:
+            for entry in publish.add_runtimes(Path(self.runtimes), Path(self.home)):
+                print(f"{entry}: measured times entered")
+        for names, train in ((self.pictures, False), (self.curves, True)):
+            if names:
+                get = partial(data.load, **self.where)
+                for entry in publish.add_pictures(names, get, home=Path(self.home), train=train):
+                    print(f"{entry}: pictures entered")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gallery:
+    """Write the zoo as a web page that opens from disk."""
+
+    out: Annotated[str, Help("where index.html goes", "FOLDER")]
+    data_dir: Annotated[
+        str | None,
+        Help("put test images of the data sets in this folder into the page (default: embedded digits only)", "FOLDER"),
+    ] = None
+
+    def run(self) -> None:
+        """Writes the zoo as a web page."""
+        from nttzoo import gallery
+
+        print(gallery.build(self.out, data_dir=self.data_dir))
