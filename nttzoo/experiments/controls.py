@@ -19,7 +19,7 @@ from nttzoo._util.rngs import RngsLike, as_key
 from nttzoo.nn import masked_layers
 from nttzoo.registry import Registry
 from nttzoo.sparsity import masks
-from nttzoo.sparsity.scores import he_kernels
+from nttzoo.sparsity.kernels import he_kernels
 
 M = TypeVar("M", bound=nnx.Module)
 # (sparse network, the dense one it was made from, key) -> None; changes the sparse network

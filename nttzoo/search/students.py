@@ -21,12 +21,13 @@ from jaxtyping import Array, Float, Integer, Num
 
 from nttzoo.errors import ModelError, OptionError
 from nttzoo.nn import LayerPath, Mask, masked_layers, path_name, set_masks, sparsify, split_masked
-from nttzoo.ntk.api import Tangents, empirical_ntk
-from nttzoo.ntk.distance import entries, spread_outputs
+from nttzoo.ntk.api import Tangents
+from nttzoo.ntk.distance import spread_outputs
 from nttzoo.ntk.factors import hides_masks
 from nttzoo.ntk.inputs import check_inputs
 from nttzoo.ntk.selfcheck import checked_shares
 from nttzoo.ntk.sharding import Exchange
+from nttzoo.search import teacher_table
 from nttzoo.search.batches import draw_batch
 from nttzoo.search.config import EVALUATION_IMAGES, Plan, SearchConfig, Target
 from nttzoo.search.devices import AXIS
@@ -39,8 +40,6 @@ from nttzoo.sparsity.schemes import Groups
 
 Preprocess = Callable[[Num[Array, "n ..."]], Float[Array, "n ..."]]
 LOGIT_SNIP_IMAGES = 128
-# The teacher's kernel between all images is kept if it takes no more than this: then no step computes it again.
-CACHE_BYTES = 2**28
 
 
 class Students:
@@ -92,7 +91,10 @@ class Students:
         # Arrays go into compiled code as arguments: XLA would spend minutes on folding constants.
         self.teacher_seen = jax.jit(self._behavior)(self.teacher_params, self.full_masks, self.evaluation)
         self.key = self._everywhere(jax.random.key_data(jax.random.key(config.seed)))
-        self.cached = self._everywhere(self._teacher_on_all(images)) if self._cache_pays() else None
+        self.table = None
+        if teacher_table.pays(len(images), self.num_outputs, plan, self.recipe.batch_size):
+            made = teacher_table.make(teacher, preprocess(jnp.asarray(images)), self.teacher_tangents)
+            self.table = self._everywhere(made)
         self._advance = self._compiled()
         self._refresh = [jax.jit(partial(self._new_mask, [g.paths for g in groups])) for groups in self.groups]
         self._evaluate = jax.jit(self._distances)
@@ -172,7 +174,7 @@ class Students:
     # What runs on the devices.
 
     def _fixed(self) -> tuple[Any, ...]:
-        return self.teacher_params, self.images, self.cached, self.key
+        return self.teacher_params, self.images, self.table, self.key
 
     def _everywhere(self, tree: Any) -> Any:
         """On every device of the mesh, whole."""
@@ -193,7 +195,7 @@ class Students:
         states: States,
         teacher_params: Any,
         images: Array,
-        cached: Behavior | None,
+        table: Behavior | None,
         key: Array,
         start: Array,
         stop: Array,
@@ -207,11 +209,11 @@ class Students:
                 outputs = spread_outputs(outputs_key, len(batch), self.num_outputs, self.recipe.outputs)
             x = self.preprocess(images[mine])
             own = None if outputs is None else self._own_part(outputs)
-            if cached is None:
+            if table is None:
                 teacher = self.merged(teacher_params, self.full_masks)
                 seen = behavior(teacher, x, own, tangents=self.teacher_tangents, exchange=self.exchange)
             else:
-                seen = _looked_up(cached, mine, batch[len(batch) // 2 :], own, outputs)
+                seen = teacher_table.look_up(table, mine, batch[len(batch) // 2 :], own, outputs)
             return tuple(self._step(i, s, p, seen, x, own) for s, p in zip(states, self.densities, strict=True))
 
         return lax.fori_loop(start, stop, step, states)
@@ -274,27 +276,6 @@ class Students:
 
     def _distances(self, params: Any, kept: Any, x: Array, teacher: Behavior) -> tuple[Array, Array]:
         return distances(self._behavior(params, kept, x), teacher)
-
-    # The teacher on all images, for small sets that are seen again and again.
-
-    def _cache_pays(self) -> bool:
-        images, outputs = self.images.shape[0], self.num_outputs
-        fits = 4 * (images * outputs) ** 2 <= CACHE_BYTES
-        # A step computes (batch_size / 2)^2 blocks of the kernel, the table has images^2.
-        return fits and self.plan.steps * self.recipe.batch_size**2 > 4 * images**2
-
-    def _teacher_on_all(self, images: np.ndarray) -> Behavior:
-        x = self.preprocess(jnp.asarray(images))
-        return Behavior(nnx.clone(self.teacher)(x), empirical_ntk(self.teacher, x, tangents=self.teacher_tangents))
-
-
-def _looked_up(cached: Behavior, mine: Array, columns: Array, own: Array | None, outputs: Array | None) -> Behavior:
-    """The teacher between this device's rows and all columns; likewise for the outputs chosen, own and all."""
-    rows = mine[: len(mine) // 2]
-    kernel = cached.kernel[rows[:, None], columns[None, :]]
-    if own is not None and outputs is not None:
-        kernel = entries(kernel, own[: len(rows)], outputs[len(columns) :])
-    return Behavior(cached.outputs[mine], kernel)
 
 
 def _compete(groups: Groups) -> bool:

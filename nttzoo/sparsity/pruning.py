@@ -19,6 +19,7 @@ from nttzoo.nn import LayerPath, masked_layers, path_name, set_masks
 from nttzoo.registry import Registry
 from nttzoo.sparsity import allocation, schemes, scores
 from nttzoo.sparsity.density import Density, on_the_way
+from nttzoo.sparsity.kernels import he_kernels
 from nttzoo.sparsity.masks import Scores, make_masks, warn_of_empty_layers
 from nttzoo.sparsity.schemes import Scheme
 
@@ -184,8 +185,8 @@ def _what_it_may_see(batch: Batch, needs: str, name: str, shape: tuple[int, ...]
 
 _RANDOM: dict[str, Any] = {"score": scores.random_scores, "needs": "nothing", "uniform": True}
 METHODS.register("random")(Method(**_RANDOM))
-METHODS.register("scaled_random")(Method(**_RANDOM, redraw=scores.he_kernels))
-METHODS.register("erk")(Method(**_RANDOM, redraw=scores.he_kernels, scheme="erk"))
+METHODS.register("scaled_random")(Method(**_RANDOM, redraw=he_kernels))
+METHODS.register("erk")(Method(**_RANDOM, redraw=he_kernels, scheme="erk"))
 METHODS.register("magnitude")(Method(scores.magnitude_scores, needs="nothing"))
 METHODS.register("snip")(Method(scores.snip_scores, needs="labels"))
 METHODS.register("logit_snip")(Method(scores.logit_snip_scores, needs="images"))

@@ -17,13 +17,20 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from nttzoo.errors import ShapeError
-from nttzoo.nn import LayerPath, is_masked, masked_layers, merge_params, split_params
+from nttzoo.nn import LayerPath, is_masked, masked_layers, merge_params
 from nttzoo.nn.taps import Call, record
+from nttzoo.sparsity.kernels import (
+    Kernels,
+    Quantity,
+    he_kernels,
+    kernel_gradient,
+    kernels_of,
+    parts,
+    with_biases,
+    with_full_masks,
+    with_kernels,
+)
 from nttzoo.sparsity.masks import Scores
-
-Kernels = dict[LayerPath, Array]
-# (model, inputs ...) -> a number
-Quantity = Callable[..., Array]
 
 PERTURBATION = 0.01
 PERTURBED_INPUTS = 64
@@ -66,7 +73,7 @@ def force_scores(model: nnx.Module, seen: tuple[Array, Array], key: Array | None
     Reference: de Jorge et al., Progressive Skeletonization, 2021 (https://arxiv.org/abs/2006.09081).
     """
     _check_labels(model, *seen)
-    gradient = _gradient(_with_full_masks(model), cross_entropy, *seen)
+    gradient = kernel_gradient(with_full_masks(model), cross_entropy, *seen)
     return {path: jnp.abs(layer.kernel[...] * gradient[path]) for path, layer in masked_layers(model).items()}
 
 
@@ -78,7 +85,7 @@ def grasp_scores(model: nnx.Module, seen: tuple[Array, Array], key: Array | None
     (https://arxiv.org/abs/2002.07376).
     """
     _check_labels(model, *seen)
-    product = _hessian_gradient(*_parts(model), *seen)
+    product = _hessian_gradient(*parts(model), *seen)
     return {path: layer.kernel[...] * product[path] for path, layer in masked_layers(model).items()}
 
 
@@ -99,7 +106,7 @@ def px_scores(model: nnx.Module, seen: Float[Array, "n ..."], key: Array | None 
     Reference: Iurada et al., Finding Lottery Tickets in Vision Models via Data-driven Spectral Foresight Pruning, 2024
     (https://arxiv.org/abs/2406.01820).
     """
-    active = _active_inputs(*_parts(model), seen)
+    active = _active_inputs(*parts(model), seen)
     return _flow(model, jnp.square, seen.shape[1:], active)
 
 
@@ -109,7 +116,7 @@ def ntk_sap_scores(model: nnx.Module, seen: tuple[int, ...], key: Array) -> Scor
     Inputs are Gaussian and weights are redrawn for each batch, so that only the structure counts.
     Reference: Wang et al., NTK-SAP, 2023 (https://arxiv.org/abs/2304.02840).
     """
-    graph, params, rest = _parts(model)
+    graph, params, rest = parts(model)
     total: Mapping[LayerPath, Array] | None = None
     for k in jax.random.split(key, PERTURBED_BATCHES):
         found = _mask_gradient(graph, params, rest, tuple(seen), k)
@@ -125,12 +132,12 @@ def path_weights(model: nnx.Module, shape: tuple[int, ...]) -> Scores:
     it has 0. Taken at positive weights that average over what a unit is connected to, so that numbers stay of ordinary
     size, and at positive biases, so that no unit is off.
     """
-    work = _with_full_masks(_with_biases(model, 1.0))
+    work = with_full_masks(with_biases(model, 1.0))
     averages = {}
     for path, layer in masked_layers(model).items():
         alive = layer.mask[...].astype(layer.kernel.dtype)
         averages[path] = alive * (layer.kernel.shape[-1] / jnp.maximum(alive.sum(), 1))
-    return _gradient(_with_kernels(work, averages), passed_on, jnp.ones((1, *shape)))
+    return kernel_gradient(with_kernels(work, averages), passed_on, jnp.ones((1, *shape)))
 
 
 # What is differentiated.
@@ -156,46 +163,20 @@ def passed_on(model: Any, inputs: Array) -> Array:
     return jax.jvp(model, (inputs,), (inputs,))[1].sum()
 
 
-# How. The compiled functions take the model's structure as a static argument: the rounds of an iterative method share
-# one compilation.
-
-
-def _parts(model: nnx.Module) -> tuple[Any, Any, Any]:
-    masked_layers(model)  # says what is wrong with a model that has none
-    frozen = nnx.clone(model)
-    frozen.eval()
-    return split_params(frozen)
-
-
-def _kernels(graph: Any, params: Any, rest: Any) -> Kernels:
-    """The kernels, or whatever is in their place, of parameters."""
-    return {path: layer.kernel[...] for path, layer in masked_layers(merge_params(graph, params, rest)).items()}
-
-
-def _gradient(model: nnx.Module, quantity: Quantity, *inputs: Any) -> Kernels:
-    return _kernel_gradient(quantity, *_parts(model), *inputs)
-
-
-@partial(jax.jit, static_argnums=(0, 1))
-def _kernel_gradient(quantity: Quantity, graph: Any, params: Any, rest: Any, *inputs: Any) -> Kernels:
-    grads = jax.grad(lambda p: quantity(merge_params(graph, p, rest), *inputs))(params)
-    return _kernels(graph, grads, rest)
-
-
 def _sensitivity(model: nnx.Module, quantity: Quantity, *inputs: Any) -> Scores:
     """|w * dQuantity/dw|."""
-    gradient = _gradient(model, quantity, *inputs)
+    gradient = kernel_gradient(model, quantity, *inputs)
     return {path: jnp.abs(layer.kernel[...] * gradient[path]) for path, layer in masked_layers(model).items()}
 
 
 @partial(jax.jit, static_argnums=0)
 def _hessian_gradient(graph: Any, params: Any, rest: Any, images: Array, labels: Array) -> Kernels:
     """H g of the cross-entropy, with respect to the kernels alone."""
-    kernels = _kernels(graph, params, rest)
+    kernels = kernels_of(graph, params, rest)
 
     def gradient(kernels: Kernels) -> Kernels:
         def loss(kernels: Kernels) -> Array:
-            return cross_entropy(_with_kernels(merge_params(graph, params, rest), kernels), images, labels)
+            return cross_entropy(with_kernels(merge_params(graph, params, rest), kernels), images, labels)
 
         return jax.grad(loss)(kernels)
 
@@ -205,10 +186,10 @@ def _hessian_gradient(graph: Any, params: Any, rest: Any, images: Array, labels:
 
 def _flow(model: nnx.Module, positive: Callable[[Array], Array], shape: tuple[int, ...], weights: Array) -> Scores:
     """k * dR/dk, with positive kernels k and no biases: R is the weighted sum of outputs for an input of ones."""
-    work = _with_biases(model, 0.0)
+    work = with_biases(model, 0.0)
     kernels = {path: positive(layer.kernel[...]) for path, layer in masked_layers(work).items()}
-    _with_kernels(work, kernels)
-    gradient = _gradient(work, weighted_outputs, jnp.ones((1, *shape)), weights)
+    with_kernels(work, kernels)
+    gradient = kernel_gradient(work, weighted_outputs, jnp.ones((1, *shape)), weights)
     return {path: kernel * gradient[path] for path, kernel in kernels.items()}
 
 
@@ -250,49 +231,12 @@ def _mask_gradient(graph: Any, params: Any, rest: Any, shape: tuple[int, ...], k
 
     def outputs(masks: Kernels, scale: float) -> Array:
         kernels = {path: masks[path] * (weights[path] + scale * noise[path]) for path in weights}
-        return _with_kernels(_with_full_masks(model), kernels)(inputs)
+        return with_kernels(with_full_masks(model), kernels)(inputs)
 
     def moved(masks: Kernels) -> Array:
         return jnp.square(outputs(masks, 0.0) - outputs(masks, PERTURBATION)).sum()
 
     return jax.grad(moved)({path: layer.mask[...].astype(layer.kernel.dtype) for path, layer in layers.items()})
-
-
-def he_kernels(model: nnx.Module, densities: Mapping[LayerPath, float], key: Array) -> Kernels:
-    """Kernels redrawn from N(0, 2 / (fan_in * density)): the variance that survives pruning is Kaiming's."""
-    layers = masked_layers(model)
-    keys = jax.random.split(key, len(layers))
-
-    def drawn(layer: Any, density: float, key: Array) -> Array:
-        spread = (2 / (layer.fan_in * density)) ** 0.5
-        return jax.random.normal(key, layer.kernel.shape, layer.kernel.dtype) * spread
-
-    return {path: drawn(layer, densities[path], k) for k, (path, layer) in zip(keys, layers.items(), strict=True)}
-
-
-def _with_kernels(model: Any, kernels: Kernels) -> Any:
-    """The model itself, with other kernels."""
-    for path, layer in masked_layers(model).items():
-        layer.kernel[...] = kernels[path]
-    return model
-
-
-def _with_biases(model: Any, value: float) -> Any:
-    """A copy whose biases are all the same."""
-    work = nnx.clone(model)
-    for _, module in nnx.iter_modules(work):
-        if isinstance(getattr(module, "bias", None), nnx.Param):
-            module.bias[...] = jnp.full_like(module.bias[...], value)  # type: ignore[attr-defined]
-    return work
-
-
-def _with_full_masks(model: Any) -> Any:
-    """A copy in which pruned weights are zero, but no longer masked: they get gradients."""
-    work = nnx.clone(model)
-    for layer in masked_layers(work).values():
-        layer.kernel[...] = layer.masked_kernel()
-        layer.mask[...] = jnp.ones_like(layer.mask[...])
-    return work
 
 
 def _check_labels(model: nnx.Module, images: Array, labels: Array) -> None:

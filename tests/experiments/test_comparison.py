@@ -100,7 +100,9 @@ def test_a_comparison_grows_case_by_case_and_goes_on(tmp_path, monkeypatch, caps
     assert first["kernel_after"] < first["kernel_before"]
 
     monkeypatch.setattr(baselines, "make_network", real)
-    monkeypatch.setattr("nttzoo.experiments.comparison.search.run", None)  # the search is done and not done again
+    monkeypatch.setattr(
+        "nttzoo.experiments.comparison.running.search.run", None
+    )  # the search is done and not done again
     cli.main(arguments)
     content = json.loads(out.read_text())
     assert content["cases"][0] == first

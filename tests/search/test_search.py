@@ -270,7 +270,7 @@ def test_gradual_reaches_the_target():
 def test_a_small_set_seen_again_and_again_uses_the_teachers_kernel_once(monkeypatch, outputs):
     change = {"batch_size": 60, "held_out": 0.0, "epochs": 5, "outputs": outputs}
     slow = search.transfer(teacher(), images(60), config(**change), progress=False)
-    monkeypatch.setattr("nttzoo.search.students.CACHE_BYTES", 0)
+    monkeypatch.setattr("nttzoo.search.teacher_table.TABLE_BYTES", 0)
     fast = search.transfer(teacher(), images(60), config(**change), progress=False)
     for path, (kernel, mask) in weights(slow.students[0]).items():
         np.testing.assert_array_equal(mask, weights(fast.students[0])[path][1])

@@ -32,12 +32,12 @@ from nttzoo.codegen.training.graph import (
     Graph,
     Node,
     Normalization,
-    Pads,
     Planes,
     Pooling,
     Sum,
     Value,
 )
+from nttzoo.codegen.training.layout import as_planes, is_whole, lay_out
 from nttzoo.codegen.training.trace import parameters_in
 from nttzoo.errors import ExportError
 
@@ -64,10 +64,10 @@ class _Resolver:
         target, order = self.seen[self.program.target]
         if order.ndim != 1:
             raise ExportError(f"the outputs of one example have shape {list(order.shape)}; training needs [classes].")
-        if not _is_whole(order, target.size):  # some outputs are not used, or several times
+        if not is_whole(order, target.size):  # some outputs are not used, or several times
             target = self.in_order(self.program.ops[-1], target, order)
             order = np.arange(target.size)
-        self.lay_out(target)
+        lay_out(self.nodes)
         return Graph(self.nodes, self.values, source, target, input_order, order.ravel())
 
     def new(self, name: str, planes: Planes, **options: object) -> Value:
@@ -87,10 +87,10 @@ class _Resolver:
         seen = elements.reshape(self.program.shapes[name])
         while (users := self.program.users(name)) and isinstance(users[0], View):
             moved = users[0].move(seen)
-            if not _is_whole(moved, elements.size):
+            if not is_whole(moved, elements.size):
                 break
             seen, name = moved, users[0].output
-        value = self.new("input", _planes(seen.shape), has_gradient=False)
+        value = self.new("input", as_planes(seen.shape), has_gradient=False)
         order = np.empty_like(elements)
         order[seen.ravel()] = elements
         self.seen[self.program.source] = value, order.reshape(self.program.shapes[self.program.source])
@@ -122,7 +122,7 @@ class _Resolver:
 
     def in_order(self, op: Op, value: Value, order: np.ndarray) -> Value:
         """The value itself if its planes are in the order in which the operation sees them, else a copy."""
-        planes = _planes(order.shape)
+        planes = as_planes(order.shape)
         if planes == value.planes and np.array_equal(order.ravel(), np.arange(value.size)):
             return value
         copy = self.new(f"{op.name}.input", planes, has_gradient=value.has_gradient)
@@ -139,7 +139,7 @@ class _Resolver:
             made = self.add(Affine(op.name, [source], planes, weights, bias, **options))  # type: ignore[arg-type]
             made = self.pool_node(op.pool, made) if op.pool else made
         else:
-            target = self.new(op.pool.name, _planes(self.program.shapes[op.output]))
+            target = self.new(op.pool.name, as_planes(self.program.shapes[op.output]))
             _take_rectifier(target, after, slopes=False)
             made = self.add(Affine(op.name, [source], target, weights, bias, inner=planes, **options))  # type: ignore[arg-type]
         return self.activations(op.name, made, after)
@@ -165,7 +165,7 @@ class _Resolver:
 
     def whole(self, op: Op, value: Value, order: np.ndarray) -> tuple[Value, np.ndarray]:
         """The value and its order, or a copy where a view repeats or leaves out elements."""
-        if _is_whole(order, value.size):
+        if is_whole(order, value.size):
             return value, order
         return self.in_order(op, value, order), np.arange(order.size).reshape(order.shape)
 
@@ -259,7 +259,7 @@ class _Resolver:
         fill = np.empty(flat.size, np.float32)
         fill[flat] = op.fill.ravel()
         parts = [(flat[places], seen_as.ravel()) for places, (_, seen_as) in zip(op.places, seen, strict=True)]
-        target = self.new(op.name, _planes(shape))
+        target = self.new(op.name, as_planes(shape))
         made = self.add(Concatenation(op.name, [value for value, _ in seen], target, parts, fill))
         return self.activations(op.name, made, op.after), place
 
@@ -283,42 +283,6 @@ class _Resolver:
         names = [name for name, (other, _) in self.seen.items() if other is value]
         others = [user for name in names for user in self.program.users(name) if user is not op]
         return any(user.output not in names for user in others)
-
-    def lay_out(self, target: Value) -> None:
-        """Which values have gradients, and the borders that each needs."""
-        for node in self.nodes:
-            node.target.has_gradient = any(s.has_gradient for s in node.sources) or isinstance(
-                node, Affine | Normalization
-            )
-            if isinstance(node, Affine):
-                source = node.sources[0]
-                source.pads = tuple(map(max, source.pads, node.pads))  # type: ignore[assignment]
-                if source.has_gradient and node.order is None:
-                    node.planes.gradient_pads = _gradient_pads(node)
-
-
-def _gradient_pads(node: Affine) -> Pads:
-    """How far around the planes' gradients a transposed convolution reaches."""
-    before, after = [], []
-    for axis in range(2):
-        reach = (node.parameters.shape[2 + axis] - 1) * node.dilations[axis]
-        low, size, stride = node.pads[axis], node.sources[0].planes[1 + axis], node.strides[axis]
-        before.append(max(0, (reach - low + stride - 1) // stride))
-        after.append(max(0, (size - 1 + low) // stride - (node.planes.planes[1 + axis] - 1)))
-    return before[0], before[1], after[0], after[1]
-
-
-def _planes(shape: tuple[int, ...]) -> Planes:
-    if len(shape) == 3:
-        return shape[0], shape[1], shape[2]
-    if len(shape) == 2:
-        return shape[0], shape[1], 1
-    return int(np.prod(shape)), 1, 1
-
-
-def _is_whole(order: np.ndarray, size: int) -> bool:
-    """Whether a view has each of a value's elements once."""
-    return order.size == size and np.array_equal(np.sort(order.ravel()), np.arange(size))
 
 
 def _bias(op: Conv | Linear) -> np.ndarray:

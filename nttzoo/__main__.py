@@ -1,0 +1,5 @@
+"""`python -m nttzoo` is the `nttzoo` command."""
+
+from nttzoo.cli import main
+
+main()
