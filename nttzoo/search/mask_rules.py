@@ -11,10 +11,11 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import nnx
+from jaxtyping import Array, Bool
 
 from nttzoo.nn import masked_layers
 from nttzoo.registry import Registry
-from nttzoo.sparsity import scores
+from nttzoo.sparsity import paths, scores
 from nttzoo.sparsity.masks import Scores
 
 MaskRule = Callable[[Any, tuple[int, ...]], Scores]
@@ -34,7 +35,7 @@ def connected(model: nnx.Module, shape: tuple[int, ...]) -> Scores:
     At 1 % most units of a layer have no surviving weight on one side. Weights on their other side are dead: they
     neither compute nor learn. By magnitude they stay; by this rule they move to units that are in use.
     """
-    used = scores.path_weights(model, shape)
+    used = paths.path_weights(model, shape)
     ranked = {}
     for path, layer in masked_layers(model).items():
         size = jnp.abs(layer.kernel[...])
@@ -42,8 +43,43 @@ def connected(model: nnx.Module, shape: tuple[int, ...]) -> Scores:
     return ranked
 
 
+@MASK_RULES.register("covering")
+def covering(model: nnx.Module, shape: tuple[int, ...]) -> Scores:
+    """|w|, but first come weights that keep an output connected, then those on a path from inputs to outputs.
+
+    In each layer, every output of the model keeps the largest weight that can connect it to the inputs: an output
+    without a path is constant and never learns. Unlike `connected`, a unit that has lost all its inputs gets none
+    back, so that weights gather in fewer units instead of moving between units that are about to be cut off.
+    """
+    passed = paths.path_weights_by_output(model, shape)
+    layers = masked_layers(model)
+    sizes = {path: jnp.abs(layer.kernel[...]) for path, layer in layers.items()}
+    most = jnp.max(jnp.stack([jnp.max(size) for size in sizes.values()]))
+    ranked = {}
+    for path, size in sizes.items():
+        leads_to = passed[path] > 0
+        useful = leads_to.any(0) & _fed(layers[path])
+        ranked[path] = size + jnp.where(_best_of_each(leads_to, size), 2 * most, jnp.where(useful, most, 0))
+    return ranked
+
+
+def _fed(layer: Any) -> Bool[Array, "..."]:
+    """Whether a unit has any surviving input, for every place of its weights."""
+    mask = layer.mask[...]
+    inputs = tuple(range(mask.ndim - len(layer.output_units())))
+    return mask.any(inputs, keepdims=True)
+
+
+def _best_of_each(leads_to: Bool[Array, "o ..."], size: Array) -> Bool[Array, "..."]:
+    """The largest weight that leads to each output; none where no place leads to it."""
+    candidates = jnp.where(leads_to, size, -1).reshape(len(leads_to), -1)
+    found = jnp.max(candidates, 1) >= 0
+    best = jnp.zeros(size.size, bool).at[jnp.argmax(candidates, 1)].max(found)
+    return best.reshape(size.shape)
+
+
 @MASK_RULES.register("flow")
 def flow(model: nnx.Module, shape: tuple[int, ...]) -> Scores:
     """|w| times how much reaches the weight from the inputs and the outputs from it, over all surviving paths."""
-    used = scores.path_weights(model, shape)
+    used = paths.path_weights(model, shape)
     return {path: jnp.abs(layer.kernel[...]) * used[path] for path, layer in masked_layers(model).items()}

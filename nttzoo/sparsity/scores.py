@@ -125,21 +125,6 @@ def ntk_sap_scores(model: nnx.Module, seen: tuple[int, ...], key: Array) -> Scor
     return {path: jnp.abs(value) for path, value in total.items()}
 
 
-def path_weights(model: nnx.Module, shape: tuple[int, ...]) -> Scores:
-    """For each place of a weight, pruned ones too, how much would pass through it from inputs to outputs.
-
-    A place counts if surviving weights lead from the inputs to its one end and from its other end to the outputs; else
-    it has 0. Taken at positive weights that average over what a unit is connected to, so that numbers stay of ordinary
-    size, and at positive biases, so that no unit is off.
-    """
-    work = with_full_masks(with_biases(model, 1.0))
-    averages = {}
-    for path, layer in masked_layers(model).items():
-        alive = layer.mask[...].astype(layer.kernel.dtype)
-        averages[path] = alive * (layer.kernel.shape[-1] / jnp.maximum(alive.sum(), 1))
-    return kernel_gradient(with_kernels(work, averages), passed_on, jnp.ones((1, *shape)))
-
-
 # What is differentiated.
 
 
@@ -156,11 +141,6 @@ def squared_logits(model: Any, images: Array) -> Array:
 def weighted_outputs(model: Any, inputs: Array, weights: Array) -> Array:
     """The outputs for one input, each times its weight."""
     return (model(inputs) * weights).sum()
-
-
-def passed_on(model: Any, inputs: Array) -> Array:
-    """What of the inputs themselves reaches the outputs: biases have no part in it."""
-    return jax.jvp(model, (inputs,), (inputs,))[1].sum()
 
 
 def _sensitivity(model: nnx.Module, quantity: Quantity, *inputs: Any) -> Scores:

@@ -10,7 +10,7 @@ from nttzoo.errors import UnknownName
 from nttzoo.nn import masked_layers, set_masks
 from nttzoo.search import SearchConfig, recipes, transfer
 from nttzoo.search.mask_rules import MASK_RULES
-from nttzoo.sparsity import masks, pruning, scores, uses
+from nttzoo.sparsity import masks, paths, pruning, uses
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -37,7 +37,7 @@ def two_layers(first_mask, second_mask, first=None, second=None):
 def test_places_on_a_path_by_hand():
     # Unit 0 has an input and no output, unit 1 both, unit 2 an output and no input.
     model = two_layers([[1, 1, 0], [0, 0, 0]], [[0], [1], [1]])
-    used = {path[0]: np.asarray(score) > 0 for path, score in scores.path_weights(model, (2,)).items()}
+    used = {path[0]: np.asarray(score) > 0 for path, score in paths.path_weights(model, (2,)).items()}
     # A weight into unit 1 or 2 would be on a path; so would one from unit 0 or 1 to the output.
     np.testing.assert_array_equal(used["first"], [[0, 1, 1], [0, 1, 1]])
     np.testing.assert_array_equal(used["second"], [[1], [1], [0]])
@@ -49,6 +49,45 @@ def test_connected_ranks_by_magnitude_among_places_on_a_path():
     order = np.argsort(-np.asarray(ranked), axis=None)
     # |w| = 6, 5, 3, 2 into units 1 and 2; then 4 and 1 into unit 0.
     np.testing.assert_array_equal(order, [5, 4, 2, 1, 3, 0])
+
+
+class TwoOutputs(nnx.Module):
+    """2 inputs, 3 hidden units, 2 outputs."""
+
+    def __init__(self):
+        self.first = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+        self.second = nnx.Linear(3, 2, rngs=nnx.Rngs(0))
+
+    def __call__(self, x):
+        return self.second(nnx.relu(self.first(x)))
+
+
+def test_covering_by_hand():
+    # Unit 0 leads to output 0 only, unit 1 nowhere yet, unit 2 has no input.
+    model = nttzoo.sparsify(TwoOutputs())
+    model.first.kernel[...] = jnp.array([[1, 2, 3], [4, 5, 6]], jnp.float32)
+    model.second.kernel[...] = jnp.array([[5, 1], [4, 2], [3, 6]], jnp.float32)
+    first, second = [[1, 1, 0], [0, 0, 0]], [[1, 0], [0, 0], [0, 1]]
+    set_masks(model, {("first",): jnp.array(first, bool), ("second",): jnp.array(second, bool)})
+    by_output = paths.path_weights_by_output(model, (2,))
+    # A weight into unit 0 leads to output 0, one into unit 2 to output 1; units 0 and 1 pass on inputs.
+    np.testing.assert_array_equal(by_output[("first",)][0] > 0, [[1, 0, 0], [1, 0, 0]])
+    np.testing.assert_array_equal(by_output[("first",)][1] > 0, [[0, 0, 1], [0, 0, 1]])
+    np.testing.assert_array_equal(by_output[("second",)][0] > 0, [[1, 0], [1, 0], [0, 0]])
+    ranked = MASK_RULES["covering"](model, (2,))
+    # The largest |w| is 6. The best weight toward each output gets 12 more, others on a path into a unit with inputs 6.
+    np.testing.assert_array_equal(ranked[("first",)], [[1 + 6, 2, 3], [4 + 12, 5, 6 + 12]])
+    np.testing.assert_array_equal(ranked[("second",)], [[5 + 12, 1 + 6], [4 + 6, 2 + 12], [3, 6]])
+
+
+@pytest.mark.parametrize("scheme", ["layerwise", "global"])
+def test_a_search_by_covering_reaches_every_output(scheme):
+    student = search(schemes=(scheme,), mask_rule="covering")
+    reached = paths.path_weights_by_output(student.model, (6, 6, 1))
+    for path, layer in masked_layers(student.model).items():
+        through = np.asarray(reached[path] > 0) & np.asarray(layer.mask[...])
+        assert through.reshape(len(through), -1).any(1).all(), f"some output has no path through {path}"
+    assert dead(student) < dead(search(schemes=(scheme,))) / 2
 
 
 def test_flow_by_hand():
@@ -65,17 +104,17 @@ def test_flow_by_hand():
 def test_survivors_on_a_path_are_those_that_are_not_dead(name, density):
     shape = {"lenet300": (6, 6, 1), "lenet5": (16, 16, 1)}[name]
     model = pruning.prune(paper(name, shape), "random", density=density, rngs=1)
-    used, alive = scores.path_weights(model, shape), uses.weights_on_paths(model, shape)
+    used, alive = paths.path_weights(model, shape), uses.weights_on_paths(model, shape)
     for path, layer in masked_layers(model).items():
         np.testing.assert_array_equal((used[path] > 0) & layer.mask[...], alive[path])
     assert any((~alive[path] & layer.mask[...]).any() for path, layer in masked_layers(model).items()), "some are dead"
 
 
-def search(**change):
+def search(schemes=("layerwise",), **change):
     recipe = recipes.Recipe(
         name="mine", epochs=2, batch_size=8, learning_rate=1e-3, kernel_weight=1e-3, weight_decay=0.0, mask_every=5
     )
-    config = SearchConfig(densities=(0.05,), recipe=recipe.change(**change))
+    config = SearchConfig(densities=(0.05,), schemes=schemes, recipe=recipe.change(**change))
     images = np.random.default_rng(0).normal(size=(200, 6, 6, 1)).astype(np.float32)
     return transfer(paper("lenet300", (6, 6, 1)), images, config, progress=False).students[0]
 
