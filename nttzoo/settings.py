@@ -90,7 +90,9 @@ class RecipeSettings:
     )
     outputs: Annotated[int | None, Help("how many outputs to sample per step: cheaper than all")] = None
     start_method: Annotated[str | None, Help("label-free pruning method of the first mask, such as synflow")] = None
-    mask_rule: Annotated[str, Help("how updates of the mask rank weights: magnitude, connected or flow")] = "magnitude"
+    mask_rule: Annotated[str, Help("how updates of the mask rank weights: magnitude, connected, covering or flow")] = (
+        "magnitude"
+    )
     mask_momentum: Annotated[float, Help("how much of the ranking is that of the mask before")] = 0.0
     output_loss: Annotated[Literal["squared", "reverse_kl"], Help("squared, or reverse_kl")] = "squared"
     normalize_kernels: Annotated[bool, Help("match the kernel up to a factor")] = False

@@ -31,9 +31,12 @@ CPU_SEARCH: dict[str, dict[str, Any]] = {
     "lenet5": {"epochs": 5, "outputs": 2},
     "conv4": {"epochs": 1, "outputs": 1},
 }
+CONNECTED: dict[str, Any] = {"mask_rule": "connected"}
+COVERING: dict[str, Any] = {"mask_rule": "covering"}
 # What was tried to better the paper's method: each alone, and beside what helps most.
 VARIANTS: list[dict[str, Any]] = [
-    {"mask_rule": "connected"},
+    CONNECTED,
+    COVERING,
     {"mask_rule": "flow"},
     {"mask_momentum": 0.5},
     {"output_loss": "reverse_kl"},
@@ -223,9 +226,10 @@ def ablation(budget: str) -> list[Case]:
         tasks = [("lenet300", data, short) for data in MNISTS]
         how, variants = [training(30, dropout=False)], VARIANTS
     made: list[Case] = []
+    tried = [*product(("ntt", "ntt+"), variants), ("gradual", CONNECTED)]
     for model, data, budgeted in tasks:
         made += cases(model, [data], [0.01], ["layerwise"], SEARCHES, how, change=budgeted, **options)
-        for method, change in product(("ntt", "ntt+"), variants):
+        for method, change in tried:
             if recipes.VARIANTS[method].items() >= change.items():
                 continue
             made += cases(model, [data], [0.01], ["layerwise"], [method], how, change=budgeted | change, **options)
@@ -233,7 +237,8 @@ def ablation(budget: str) -> list[Case]:
         conv4 = CPU_SEARCH["conv4"]
         plain = [training(60, dropout=False)]
         made += cases("conv4", ["cifar10"], [0.01], ["layerwise"], SEARCHES, plain, change=conv4)
-        made += cases("conv4", ["cifar10"], [0.01], ["layerwise"], ["ntt"], plain, change=conv4 | VARIANTS[0])
+        for method, change in (("ntt", CONNECTED), ("ntt", COVERING), ("gradual", CONNECTED)):
+            made += cases("conv4", ["cifar10"], [0.01], ["layerwise"], [method], plain, change=conv4 | change)
         made += cases("conv4", ["cifar10"], [0.01], ["layerwise"], ["ntt", "ntt+"], plain, change=conv4, seeds=(1, 2))
     return made
 

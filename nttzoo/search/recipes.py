@@ -1,8 +1,8 @@
 """Hyperparameters of the search per architecture and data set, as data: the paper's, and ours.
 
 `ntt` is the paper's method with its authors' values. `gradual` is the same, except that the density falls from a start
-value to the target over the first part of the search. `ntt+` is `gradual` with masks that keep no weight which no path
-uses. `visual` is the paper's section 4.1: full-batch on 500 images.
+value to the target over the first part of the search. `ntt+` is `gradual` with masks that keep every output connected
+(`covering`). `visual` is the paper's section 4.1: full-batch on 500 images.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ _SMALL = {"epochs": 50}
 VARIANTS: dict[str, dict[str, Any]] = {
     "ntt": {},
     "gradual": {"start_density": 0.05},
-    "ntt+": {"start_density": 0.05, "mask_rule": "connected"},
+    "ntt+": {"start_density": 0.05, "mask_rule": "covering"},
 }
 NAMES = tuple(VARIANTS)
 
