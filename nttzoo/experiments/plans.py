@@ -47,7 +47,7 @@ VARIANTS: list[dict[str, Any]] = [
 ]
 # Beyond the paper: network, data, density, epochs of training.
 BEYOND = (
-    ("gru", "mnist", 0.05, 10),
+    ("gru", "mnist", 0.01, 10),
     ("ds_cnn", "fashion_mnist", 0.1, 10),
     ("resnet20", "cifar10", 0.05, 10),
 )

@@ -212,7 +212,9 @@ def test_the_way_warnings_are_shown_is_left_as_it_was(capsys):
 def test_lists_take_plain_words_and_name_unknown_ones(capsys):
     code, stdout, _ = run(capsys, "list", "conv4", "1pct")
     assert code == 0
-    assert [line.split()[0] for line in stdout.splitlines() if "pct" in line] == ["conv4-cifar10-1pct-layerwise"]
+    listed = [line.split()[0] for line in stdout.splitlines() if "pct" in line]
+    assert listed == [name for name in nttzoo.list_models() if name.startswith("conv4-") and "-1pct-" in name]
+    assert {"conv4-cifar10-1pct-layerwise", "conv4-svhn-1pct-layerwise"} <= {*listed}
     code, _, stderr = run(capsys, "list", "conv5")
     assert code == 2
     assert "no part of a published network's name 'conv5'. Did you mean 'conv4'" in stderr
