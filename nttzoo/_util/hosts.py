@@ -32,5 +32,5 @@ def together(action: Callable[[], T]) -> T:
     if error is not None:
         raise error
     if failed:
-        raise RunError("another host failed: its output says why.")
+        raise RunError("another host failed; see its output for the reason.")
     return result

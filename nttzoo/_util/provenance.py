@@ -67,7 +67,7 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
     if not target.parent.is_dir():
         raise OptionError(f"cannot write {target}: there is no folder {target.parent}. Make it first.")
     if target.is_dir() or not os.access(target if target.exists() else target.parent, os.W_OK):
-        raise OptionError(f"cannot write {target}: it is a folder, or not yours to write.")
+        raise OptionError(f"cannot write {target}: it is a folder, or not writable.")
     return target
 
 

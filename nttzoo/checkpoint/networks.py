@@ -59,7 +59,7 @@ def abstract_network(path: Path, about: Mapping[str, Any]) -> tuple[Any, InputSp
     shapes: Any = {"num_classes": len(spec.classes), "input_shape": spec.shape}
     model = nnx.eval_shape(lambda: architectures.create(about["architecture"], rngs=about["seed"], **shapes))
     if (size := dense_bytes(model)) > memory.device_memory() // 4:
-        raise FileError(path, f"tells of a network of {size / 2**30:,.1f} GiB, which is too large for this machine")
+        raise FileError(path, f"describes a network of {size / 2**30:,.1f} GiB, which is too large for this machine")
     return model, spec
 
 

@@ -1,4 +1,4 @@
-"""Sparse networks that a person names on the command line: published ones, and folders of one's own."""
+"""Networks named on the command line: published ones and the user's folders."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def load(found: str | Path, *, model: str, data: str | None, weights: zoo.Weight
     elif data:
         shapes = {"num_classes": len(SOURCES[data].classes), "input_shape": SOURCES[data].input_shape}
     else:
-        raise ModelError(f"{folder} does not say which images its network takes: name a data set with --data.")
+        raise ModelError(f"{folder} does not record its input shape: name a data set with --data.")
     network = zoo.load(folder, weights=weights, factory=lambda: make.make(**shapes, rngs=nnx.Rngs(0)))
     network.input_shape = shapes["input_shape"]  # for counting; classes of one's own need not know it
     return network

@@ -123,7 +123,7 @@ def check(name: str, *, images: int, dataset: data.Dataset | None = None) -> dic
     `name`: of a published network, or the folder of a trained student. `dataset`: whose test images to classify.
     """
     if not 1 <= images <= 1000:
-        raise ExportError(f"images is {images}; it is how many to classify, 1 to 1000.")
+        raise ExportError(f"images is {images}; it must be the number of images to classify, 1 to 1000.")
     which = Path(name) if zoo.is_folder(name) else name
     model: Any = zoo.load(which, weights="trained")
     spec = model.input_spec
@@ -141,7 +141,7 @@ def check(name: str, *, images: int, dataset: data.Dataset | None = None) -> dic
     expected = np.asarray(model(jnp.asarray(inputs)))
     difference = float(np.abs(seen.outputs - expected).max() / np.abs(expected).max())
     if difference > export.TOLERANCE or (seen.outputs.argmax(1) != expected.argmax(1)).any():
-        raise ExportError(f"{name!r} answers differently on the device: by {difference:.1e} of the largest output.")
+        raise ExportError(f"{name!r} gives different outputs on the device: by {difference:.1e} of the largest output.")
     dense_source, _ = codegen.to_source(nn.unpruned(model))
     return {
         "name": name,

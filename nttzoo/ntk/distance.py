@@ -67,7 +67,7 @@ def kernel_distance(
     if isinstance(teacher, nnx.Module):
         check_inputs(teacher, x1, x2)
         if (count := count_outputs(teacher, x1)) != total:
-            raise ShapeError(f"the teacher has {count} outputs, the student {total}: their kernels do not compare.")
+            raise ShapeError(f"the teacher has {count} outputs, the student {total}: their kernels cannot be compared.")
         theirs = kernel_blocks(teacher, x1, x2, chosen, active=tangents == "active", **options)
     else:
         theirs = as_array("teacher", teacher)

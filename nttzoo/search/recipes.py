@@ -52,7 +52,7 @@ class Recipe(RecipeSettings):
     """How to search.
 
     Args:
-      kernel_weight: of the kernel distance in the loss (gamma^2 in the paper).
+      kernel_weight: weight of the kernel distance in the loss (gamma^2 in the paper).
       weight_decay: of the surviving weights in the loss (beta in the paper).
       name: what the recipe is called in files.
       epochs: passes over the images.
