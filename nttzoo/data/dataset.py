@@ -1,4 +1,4 @@
-"""Images with and without labels, their batches, and data sets of one's own.
+"""Images with and without labels, their batches, and data sets made of them.
 
 Images stay uint8 [n, h, w, c] until they are on the device; `standardize` then makes them float32 there.
 """

@@ -30,7 +30,7 @@ class Source:
     classes: tuple[str, ...]
     license: str
     embedded: bool = False
-    dataset: Dataset | None = None  # one's own, see `nttzoo.data.own`
+    dataset: Dataset | None = None  # custom, see `nttzoo.data.own`
     reference: str = ""  # how a person named it
 
 

@@ -1,4 +1,4 @@
-"""Sparse models of one's own, on disk: `save`, and what `load` does with a folder."""
+"""Saved models: `save`, and `load` from a folder."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class Inputs(Struct):
 
 
 class Factory(Struct):
-    """Which code made a network of one's own: for people to read, never to be imported."""
+    """The code that made a custom network: for people to read, never to be imported."""
 
     reference: Text
     sha256: Sha256 | None
