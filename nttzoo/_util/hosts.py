@@ -1,4 +1,4 @@
-"""The processes of a distributed run: which one is first, and doing something on all of them."""
+"""The processes of a distributed run: which one is first, and actions on all of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def is_first() -> bool:
-    """Whether this process writes files and speaks to people."""
+    """Whether this process writes files and prints."""
     return jax.process_index() == 0
 
 

@@ -40,7 +40,9 @@ def load(found: str | Path, *, model: str, data: str | None, weights: zoo.Weight
         return zoo.load(found, weights=weights)
     make = architectures.ARCHITECTURES[model]
     if not isinstance(make, Factory):
-        raise ModelError(f"{folder} holds a {about['class']} (a custom model). Name its factory: --model net.py:factory.")
+        raise ModelError(
+            f"{folder} holds a {about['class']} (a custom model). Name its factory: --model net.py:factory."
+        )
     shapes: dict[str, Any]
     if "mean" in about:
         shapes = {"num_classes": len(about["classes"]), "input_shape": tuple(about["input_shape"])}

@@ -1,4 +1,4 @@
-"""What the generator does for speed: `Choices`."""
+"""`Choices`: the optimizations of the generator."""
 
 from __future__ import annotations
 

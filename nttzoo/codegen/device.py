@@ -1,7 +1,7 @@
-"""The generated C on a microcontroller: built for a Cortex-M4 with no operating system, and run in QEMU.
+"""The generated C on a microcontroller: built for a bare-metal Cortex-M4 and run in QEMU.
 
-QEMU's board stands for a real one: it runs the same instructions, though not in the same time. The program holds a few
-images, prints what the network answers as the bits of its floats, and stops.
+QEMU runs the same instructions as a real board, but does not model its timing. The program holds a few images, prints
+the network's outputs as the bits of floats, and stops.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ TRAIN = """\
 
 @dataclass(frozen=True)
 class LearnedOnDevice:
-    """The loss before each step on the device, and what it took of it, in bytes: flash (code and tables) and RAM."""
+    """The loss before each step on the device, and the memory used in bytes: flash (code and tables) and RAM."""
 
     losses: Float[np.ndarray, " steps"]
     flash: int
@@ -110,7 +110,7 @@ class LearnedOnDevice:
 
 @dataclass(frozen=True)
 class OnDevice:
-    """What a network answered on the device, and what it took of it, in bytes: flash (code and tables) and RAM."""
+    """Outputs on the device, and the memory used in bytes: flash (code and tables) and RAM."""
 
     outputs: Float[np.ndarray, "n outputs"]
     flash: int
@@ -118,7 +118,7 @@ class OnDevice:
 
 
 def check(name: str, *, images: int, dataset: data.Dataset | None = None) -> dict[str, Any]:
-    """Runs a network on the device and compares with JAX: figures for JSON; raises if the answers differ.
+    """Runs a network on the device and compares with JAX; returns figures for JSON, raises if the outputs differ.
 
     `name`: of a published network, or the folder of a trained student. `dataset`: whose test images to classify.
     """

@@ -21,12 +21,12 @@ from nttzoo.data import InputSpec
 from nttzoo.errors import ModelError, OptionError
 
 BATCH = 64  # examples that one call into a module takes
-SECTION = "nttzoo"  # the custom section in which a module tells what it is
+SECTION = "nttzoo"  # the custom section with a module's metadata
 
 
 @dataclass(frozen=True)
 class Module:
-    """A WebAssembly module and what it tells of itself."""
+    """A WebAssembly module and its metadata."""
 
     content: bytes
     about: dict[str, Any]
