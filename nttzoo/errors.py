@@ -1,4 +1,4 @@
-"""One family of exceptions: everything that nttzoo raises on purpose is an `NttzooError`.
+"""Exceptions: everything that nttzoo raises on purpose is an `NttzooError`.
 
 Each class also inherits from the built-in exception that a caller would expect, so that `except ValueError` works too.
 """
@@ -11,11 +11,11 @@ from collections.abc import Iterable
 
 
 class NttzooError(Exception):
-    """An unsupported or invalid request; the message says what to change."""
+    """Base class: an unsupported or invalid request; the message says what to change."""
 
 
 class UnknownName(NttzooError, KeyError):
-    """A name that no registry knows; the message lists the near misses."""
+    """A name that is not registered; the message suggests the closest matches."""
 
     def __init__(self, kind: str, name: object, known: Iterable[str]):
         known = sorted(known)
@@ -36,7 +36,7 @@ class ShapeError(NttzooError, ValueError):
 
 
 class DataError(NttzooError, ValueError):
-    """A data set that is missing, damaged or not what it should be."""
+    """A data set that is missing, damaged or invalid."""
 
 
 class ModelError(NttzooError, ValueError):
@@ -44,7 +44,7 @@ class ModelError(NttzooError, ValueError):
 
 
 class TrainingError(NttzooError, ArithmeticError):
-    """Training broke down, for example because the loss is no longer finite."""
+    """Training failed, for example because the loss is not finite."""
 
 
 class OptionError(NttzooError, ValueError):
@@ -78,9 +78,9 @@ class ZooError(NttzooError, RuntimeError):
 
 
 class FileError(RunError, ZooError):
-    """A file or folder that is damaged, unsafe or not what it should be. The message begins with its `path`.
+    """A file or folder that is damaged, unsafe or invalid. The message begins with its `path`.
 
-    Whatever is wrong with a file that was handed to nttzoo, this is what is raised, for runs and entries alike.
+    Raised for every problem with a file that nttzoo reads, in runs and in entries of the zoo.
     """
 
     def __init__(self, path: str | os.PathLike[str], problem: str, cure: str = ""):
@@ -89,4 +89,4 @@ class FileError(RunError, ZooError):
 
 
 class ExportError(NttzooError, RuntimeError):
-    """A network cannot be written in another form, or its copy does not compute the same."""
+    """A network cannot be exported, or the exported copy computes something different."""

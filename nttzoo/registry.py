@@ -1,4 +1,4 @@
-"""Names for things: a mapping that is filled by a decorator and lists the near misses of an unknown name."""
+"""Registries: mappings filled by a decorator that suggest the closest matches of an unknown name."""
 
 from __future__ import annotations
 

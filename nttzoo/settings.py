@@ -1,7 +1,7 @@
-"""Hyperparameters as plain data: name, type, default and a line of help, each stated once.
+"""Hyperparameters as plain data: name, type, default and help of each field, defined once.
 
-`TrainConfig`, `SearchConfig` and `Recipe` add checks and what only Python can hold; the command line makes options of
-the same fields. Nothing here imports JAX, so that `--help` is instant.
+`TrainConfig`, `SearchConfig` and `Recipe` add checks and fields that only Python can hold; the command line derives its
+options from the same fields. Nothing here imports JAX, so that `--help` is instant.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class TrainSettings:
     validation: Annotated[float, Help("fraction held out")] = 0.1
     augmentation: Annotated[str, Help("none, flip, crop or crop_flip")] = "none"
     dropout: Annotated[bool, Help("train without dropout where the network has it")] = True
-    seed: Annotated[int, Help("seeds weights, masks, split, order, dropout")] = 0
+    seed: Annotated[int, Help("seed of weights, masks, split, batch order and dropout")] = 0
     engine: Annotated[Literal["auto", "jax", "c"], Help("c (compiled), jax, or auto")] = "auto"
 
 
@@ -83,20 +83,18 @@ class RecipeSettings:
     batch_size: Annotated[int, Help("images per step; the kernel is taken between its halves")]
     learning_rate: Annotated[float, Help("of Adam")]
     mask_every: Annotated[int, Help("steps between updates of the mask")] = 100
-    kernel_weight: Annotated[float, Help("of the kernel distance in the loss")]
-    weight_decay: Annotated[float, Help("of the squared weights in the loss")]
-    tangents: Annotated[Literal["all", "active"], Help("all or active: which weights' derivatives make the kernel")] = (
-        "all"
-    )
-    outputs: Annotated[int | None, Help("how many outputs to sample per step: cheaper than all")] = None
+    kernel_weight: Annotated[float, Help("weight of the kernel distance in the loss")]
+    weight_decay: Annotated[float, Help("weight of the squared weights in the loss")]
+    tangents: Annotated[
+        Literal["all", "active"], Help("weights whose derivatives make up the kernel: all or active")
+    ] = "all"
+    outputs: Annotated[int | None, Help("number of outputs to sample per step (default: all)")] = None
     start_method: Annotated[str | None, Help("label-free pruning method of the first mask, such as synflow")] = None
-    mask_rule: Annotated[str, Help("how updates of the mask rank weights: magnitude, connected, covering or flow")] = (
-        "magnitude"
-    )
-    mask_momentum: Annotated[float, Help("how much of the ranking is that of the mask before")] = 0.0
+    mask_rule: Annotated[str, Help("how mask updates rank weights: magnitude, connected, covering, flow")] = "magnitude"
+    mask_momentum: Annotated[float, Help("weight of the previous ranking in the moving average")] = 0.0
     output_loss: Annotated[Literal["squared", "reverse_kl"], Help("squared, or reverse_kl")] = "squared"
-    normalize_kernels: Annotated[bool, Help("match the kernel up to a factor")] = False
+    normalize_kernels: Annotated[bool, Help("match the kernel up to a scalar factor")] = False
     active_from: Annotated[float | None, Help("fraction of the steps after which tangents are active")] = None
-    start_density: Annotated[float | None, Help("gradual, ntt+: where the density starts")] = None
-    fall: Annotated[float, Help("gradual, ntt+: fraction of the steps in which the density falls")] = 0.6
+    start_density: Annotated[float | None, Help("gradual, ntt+: initial density")] = None
+    fall: Annotated[float, Help("gradual, ntt+: fraction of the steps in which the density decreases")] = 0.6
     fall_shape: Annotated[str, Help("gradual, ntt+: geometric, linear or cubic")] = "geometric"

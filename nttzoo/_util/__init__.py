@@ -1,1 +1,1 @@
-"""Helpers that know nothing of networks."""
+"""Helpers that are independent of networks."""

@@ -1,4 +1,4 @@
-"""What people see in a terminal: tables and progress bars. The only rich code."""
+"""Terminal output: tables and progress bars. The only module that uses rich."""
 
 from __future__ import annotations
 

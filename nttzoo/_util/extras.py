@@ -10,7 +10,7 @@ from nttzoo.errors import ExportError
 
 @contextmanager
 def extra(name: str) -> Iterator[None]:
-    """For imports of packages that belong to an extra: a missing one is answered with how to install it."""
+    """Wraps imports of optional packages; if one is missing, the error says how to install it."""
     try:
         yield
     except ImportError as error:

@@ -11,7 +11,7 @@ from nttzoo._util import files
 
 
 def subplots(rows: int, columns: int, *, figsize: tuple[float, float], squeeze: bool = True) -> tuple[Figure, Any]:
-    """(figure, its axes), as `matplotlib.pyplot.subplots` gives them, but known to nobody else."""
+    """(figure, axes) like `matplotlib.pyplot.subplots`, without registering the figure with pyplot."""
     figure = Figure(figsize=figsize, layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=squeeze)
 

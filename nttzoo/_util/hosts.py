@@ -1,4 +1,4 @@
-"""The processes of a distributed run: which one is first, and doing something on all of them."""
+"""The processes of a distributed run: which one is first, and actions on all of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def is_first() -> bool:
-    """Whether this process writes files and speaks to people."""
+    """Whether this process writes files and prints."""
     return jax.process_index() == 0
 
 
@@ -32,5 +32,5 @@ def together(action: Callable[[], T]) -> T:
     if error is not None:
         raise error
     if failed:
-        raise RunError("another host failed: its output says why.")
+        raise RunError("another host failed; see its output for the reason.")
     return result

@@ -1,4 +1,4 @@
-"""One process at a time: what somebody works on is locked for as long as the process lives, and no longer."""
+"""Locks: one process at a time works on a run or file; the lock ends with the process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def acquire(path: Path, *, what: Path, wait: float = 0.0) -> filelock.BaseFileLo
             f"another process is using {what}: wait until it is done, or stop it, or write elsewhere."
         ) from error
     except OSError as error:
-        raise RunError(f"cannot lock {what}: {error}. Choose a place that is yours to write.") from error
+        raise RunError(f"cannot lock {what}: {error}. Choose a writable place.") from error
     return lock
 
 

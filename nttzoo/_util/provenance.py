@@ -50,24 +50,24 @@ def code_hash() -> str:
 
 
 def _program() -> list[str]:
-    """How this process was called: a script with its folder, an installed command by its name."""
+    """How this process was started: a script with its folder, an installed command by its name."""
     program = Path(sys.argv[0])
     return ["python", "/".join(program.parts[-2:])] if program.suffix == ".py" else [program.name]
 
 
 def _without_folders(argument: str) -> str:
-    """An absolute path is one machine's business: only its last part is kept."""
+    """Absolute paths differ between machines: only the last part is kept."""
     return f".../{Path(argument).name}" if Path(argument).is_absolute() else argument
 
 
 def check_writable(path: str | os.PathLike[str]) -> Path:
-    """The path, if a file can be written there; checked before hours of work, not after."""
+    """The path, if a file can be written there; checked before the work, not after it."""
     check_path("path", path)
     target = Path(path)
     if not target.parent.is_dir():
         raise OptionError(f"cannot write {target}: there is no folder {target.parent}. Make it first.")
     if target.is_dir() or not os.access(target if target.exists() else target.parent, os.W_OK):
-        raise OptionError(f"cannot write {target}: it is a folder, or not yours to write.")
+        raise OptionError(f"cannot write {target}: it is a folder, or not writable.")
     return target
 
 

@@ -1,4 +1,4 @@
-"""Code that a person names, as "package.module:name" or "file.py:name". Never call this with what a file says."""
+"""Code that the user names, as "package.module:name" or "file.py:name". Never call this with the content of a file."""
 
 from __future__ import annotations
 

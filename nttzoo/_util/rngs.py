@@ -1,4 +1,4 @@
-"""Random numbers from what users give as `rngs`: an `nnx.Rngs`, a JAX key, or a number."""
+"""Keys and generators from an argument `rngs`: an `nnx.Rngs`, a JAX key, or a number."""
 
 from __future__ import annotations
 

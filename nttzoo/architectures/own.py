@@ -1,7 +1,7 @@
-"""Networks of one's own beside the registered ones: a factory that a person names becomes an architecture.
+"""Custom architectures: a factory that the user names becomes an architecture.
 
-The name is known to this process only. What is saved says which factory made it and a hash of its source, so that a
-reader can tell a person what to name; nothing that a file says is ever imported.
+The name is registered in this process only. Saved files record the factory and a hash of its source, so that an error
+can name it; nothing that a file names is ever imported.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from nttzoo.errors import ModelError, NttzooError, OptionError, ShapeError
 
 
 class Factory:
-    """Makes networks as the registry's classes do, of a function that takes `rngs` and returns an NNX module.
+    """Makes networks like a registered class, from a function that takes `rngs` and returns an NNX module.
 
-    If the function also takes `num_classes` or `input_shape`, it is given those of the data.
+    If the function also takes `num_classes` or `input_shape`, they are passed from the data.
     """
 
     default_input_shape: Shape | None = None
@@ -76,9 +76,9 @@ class Factory:
 
 
 def register(reference: str) -> str:
-    """Makes an architecture of the factory that `reference` names, such as "net.py:make"; returns its name.
+    """Registers the factory that `reference` names, such as "net.py:make", as an architecture; returns its name.
 
-    Only for what a person typed: this imports code.
+    This imports code: pass only references that the user typed.
 
     Args:
       reference: "package.module:factory", or "file.py:factory".
@@ -123,12 +123,12 @@ def check(name: str, *, num_classes: int, input_shape: Shape) -> None:
         shape = list(getattr(found, "shape", ())) or type(found).__name__
         raise ShapeError(
             f"{who} gives {shape} for inputs of shape {list(images.shape)}; {num_classes} classes need "
-            f"[2, {num_classes}], one output per class. A factory that takes num_classes is given it."
+            f"[2, {num_classes}], one output per class. A factory that takes num_classes receives it."
         )
 
 
 def about(name: str) -> dict[str, Any]:
-    """What a file should say of an architecture's factory: nothing, if it is one of nttzoo's."""
+    """What a file records about an architecture's factory; nothing for a registered one."""
     factory = ARCHITECTURES.get(name)
     if not isinstance(factory, Factory):
         return {}
@@ -136,14 +136,14 @@ def about(name: str) -> dict[str, Any]:
 
 
 def check_saved(content: Mapping[str, Any], who: str) -> None:
-    """Raises if a file's network needs a factory that nobody named; warns if the factory's source has changed."""
+    """Raises if a saved network needs a factory that was not given; warns if the factory's source has changed."""
     name, told = content["architecture"], content.get("factory")
     factory = ARCHITECTURES.get(name)
     if told is None:
         return
     if not isinstance(factory, Factory):
         raise ModelError(
-            f"{who} holds a network of one's own, made by {told['reference']!r}. Name its factory: "
+            f"{who} holds a custom network, made by {told['reference']!r}. Name its factory: "
             f"--model {told['reference']} on the command line, factory=... in Python. A file's code is never imported."
         )
     if factory.named.sha256 != told["sha256"]:

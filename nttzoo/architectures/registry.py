@@ -76,7 +76,7 @@ def create(name: str, *, num_classes: int = 10, input_shape: Shape | None = None
         raise ModelError(f"num_classes is {num_classes!r}; a classifier needs at least one.")
     shape = make.default_input_shape if input_shape is None else input_shape
     if shape is None:
-        raise ShapeError(f"{name} does not say which images it takes: give input_shape=(h, w, c), or --data.")
+        raise ShapeError(f"{name} has no default input shape: pass input_shape=(h, w, c), or --data.")
     if not isinstance(shape, list | tuple) or len(shape) != 3 or not all(_is_size(size) for size in shape):
         raise ShapeError(
             f"input_shape is (height, width, channels), for example {make.default_input_shape or (28, 28, 1)}; "

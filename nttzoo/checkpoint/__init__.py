@@ -1,4 +1,4 @@
-"""What is on disk between runs: states of a run, and sparse networks. The only Orbax code."""
+"""Files between runs: states of a run, and sparse networks. The only package that uses Orbax."""
 
 from nttzoo.checkpoint.arrays import load_arrays, save_arrays
 from nttzoo.checkpoint.networks import abstract_network, load_network, recover_networks, save_network

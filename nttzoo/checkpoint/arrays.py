@@ -54,7 +54,7 @@ def load_arrays(
 
     Args:
       folder: where they are.
-      expected: what each array must be; None takes what comes, which is for checkpoints of one's own only.
+      expected: what each array must be; None accepts anything; for trusted checkpoints only.
       source: where the folder was copied from, to be named if something is wrong.
 
     Raises:
@@ -116,14 +116,14 @@ def _describe(folder: Path, name: str, content: bytes) -> tuple[tuple[int, ...],
     where = folder / name / ".zarray"
     about = schema.validate(where, files.parse_json(where, content), schema.StoredArray)
     if about["chunks"] != [max(size, 1) for size in about["shape"]]:
-        raise FileError(where, f"tells of chunks {about['chunks']} for shape {about['shape']}; one whole was expected")
+        raise FileError(where, f"has chunks {about['chunks']} for shape {about['shape']}; one whole was expected")
     names = {"bfloat16": np.dtype(ml_dtypes.bfloat16)}
     try:
         dtype = names.get(about["dtype"]) or np.dtype(about["dtype"])
     except TypeError as error:
-        raise FileError(where, f"tells of an unknown type {about['dtype']!r}") from error
+        raise FileError(where, f"has an unknown type {about['dtype']!r}") from error
     if dtype.hasobject:
-        raise FileError(where, f"tells of a type {about['dtype']!r} that is not one of numbers")
+        raise FileError(where, f"has a type {about['dtype']!r} that is not one of numbers")
     return tuple(about["shape"]), dtype
 
 

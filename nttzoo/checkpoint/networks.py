@@ -51,15 +51,15 @@ def build(about: Mapping[str, Any], spec: InputSpec, arrays: Mapping[str, np.nda
 
 
 def abstract_network(path: Path, about: Mapping[str, Any]) -> tuple[Any, InputSpec]:
-    """The shapes of the network that a file tells of, and its inputs; refused if it cannot fit into memory."""
+    """The shapes of the network that a file describes, and its inputs; raises if it does not fit into memory."""
     own.check_saved(about, str(path.parent))
     spec = InputSpec.from_dict(dict(about))
     if not len(spec.mean) == len(spec.std) == spec.shape[-1]:
-        raise FileError(path, f"tells of {len(spec.mean)} means and {len(spec.std)} std for {spec.shape[-1]} channels")
+        raise FileError(path, f"has {len(spec.mean)} means and {len(spec.std)} std for {spec.shape[-1]} channels")
     shapes: Any = {"num_classes": len(spec.classes), "input_shape": spec.shape}
     model = nnx.eval_shape(lambda: architectures.create(about["architecture"], rngs=about["seed"], **shapes))
     if (size := dense_bytes(model)) > memory.device_memory() // 4:
-        raise FileError(path, f"tells of a network of {size / 2**30:,.1f} GiB, which is too large for this machine")
+        raise FileError(path, f"describes a network of {size / 2**30:,.1f} GiB, which is too large for this machine")
     return model, spec
 
 

@@ -20,7 +20,7 @@ _USAGE = "usage: nttzoo [-h] [--version] COMMAND ..."
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command line; exits with 2 if something is wrong with the arguments, and says what on stderr."""
+    """Runs the command line; wrong arguments are explained on stderr and exit with 2."""
     first, *others = [*(sys.argv[1:] if arguments is None else arguments)] or [""]
     name = _ALIASES.get(first, first)
     if name in COMMANDS:
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def execute(command: type[Any], prog: str, arguments: Sequence[str] | None = None) -> None:
-    """Parses the arguments of a command and runs it; an error becomes one line on stderr and an exit code."""
+    """Parses the arguments of a command and runs it; errors are printed as one line on stderr and set the exit code."""
     options = parse(command, prog, sys.argv[1:] if arguments is None else arguments)
     try:
         with warnings.catch_warnings():  # the caller's way of showing warnings is restored
@@ -66,5 +66,5 @@ def execute(command: type[Any], prog: str, arguments: Sequence[str] | None = Non
 
 def _help() -> str:
     lines = [f"  {name:<12}{(kind.__doc__ or '').splitlines()[0]}" for name, kind in COMMANDS.items()]
-    about = "Sparse networks that train: make, prune, train, count."
+    about = "Sparse networks from Neural Tangent Transfer: search, train, load and deploy."
     return "\n".join([_USAGE, "", about, "", "commands:", *lines, "", "nttzoo COMMAND --help shows its options."])

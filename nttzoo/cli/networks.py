@@ -1,4 +1,4 @@
-"""Sparse networks that a person names on the command line: published ones, and folders of one's own."""
+"""Networks named on the command line: published ones and the user's folders."""
 
 from __future__ import annotations
 
@@ -33,21 +33,23 @@ def is_student(folder: Path) -> bool:
 
 
 def load(found: str | Path, *, model: str, data: str | None, weights: zoo.Weights = "init") -> Any:
-    """Loads what `find` found. `model` names the factory of a model of one's own, `data` the inputs that it takes."""
+    """Loads what `find` found. `model` names the factory of a custom model, `data` the inputs that it takes."""
     folder = found if isinstance(found, Path) and not is_student(found) and not hub.is_hub(found) else None
     about = saving.described(folder) if folder else {}
     if folder is None or about["architecture"]:
         return zoo.load(found, weights=weights)
     make = architectures.ARCHITECTURES[model]
     if not isinstance(make, Factory):
-        raise ModelError(f"{folder} holds a {about['class']} of one's own. Name its factory: --model net.py:factory.")
+        raise ModelError(
+            f"{folder} holds a {about['class']} (a custom model). Name its factory: --model net.py:factory."
+        )
     shapes: dict[str, Any]
     if "mean" in about:
         shapes = {"num_classes": len(about["classes"]), "input_shape": tuple(about["input_shape"])}
     elif data:
         shapes = {"num_classes": len(SOURCES[data].classes), "input_shape": SOURCES[data].input_shape}
     else:
-        raise ModelError(f"{folder} does not say which images its network takes: name a data set with --data.")
+        raise ModelError(f"{folder} does not record its input shape: name a data set with --data.")
     network = zoo.load(folder, weights=weights, factory=lambda: make.make(**shapes, rngs=nnx.Rngs(0)))
-    network.input_shape = shapes["input_shape"]  # for counting; classes of one's own need not know it
+    network.input_shape = shapes["input_shape"]  # for counting; custom classes need not set it
     return network

@@ -9,10 +9,10 @@ from nttzoo.cli.parsing import optional
 from nttzoo.errors import OptionError
 from nttzoo.settings import DenseLayers, Density, Help, Model, RecipeSettings, SearchSettings
 
-Factory = Annotated[str | None, Help("the factory of a network of your own: package.module:factory or net.py:factory")]
-Out = Annotated[str | None, Help("write the figures as JSON", "FILE")]
+Factory = Annotated[str | None, Help("factory of your own network: package.module:factory or net.py:factory")]
+Out = Annotated[str | None, Help("write the results as JSON", "FILE")]
 AsJson = Annotated[bool, Help("print JSON instead of a table")]
-Runs = Annotated[str, Help("where searches are kept", "FOLDER")]
+Runs = Annotated[str, Help("folder of searches", "FOLDER")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class PruneOptions:
 
 
 class RecipeValues(optional(RecipeSettings)):  # type: ignore[misc]
-    """Left out, the recipe's own."""
+    """Defaults are those of the recipe."""
 
     def given(self) -> dict[str, Any]:
         """The values that options change."""

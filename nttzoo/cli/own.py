@@ -1,6 +1,6 @@
-"""Networks and data sets of one's own on the command line: `--model net.py:make`, `--data my.npz`.
+"""Custom networks and data sets on the command line: `--model net.py:make`, `--data my.npz`.
 
-Code comes from here only: from what a person typed, never from a file.
+Code is only imported from what the user typed, never from what a file names.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def entered(options: Any) -> Any:
-    """Registers what `--model` and `--data` name, if it is one's own; gives the options with names in their places."""
+    """Registers a custom `--model` and `--data`; returns the options with the registered names."""
     model, data = (getattr(options, key, None) for key in ("model", "data"))
     if isinstance(data, str):
         from nttzoo.data import own as own_data

@@ -20,11 +20,12 @@ _RENAMED = {"densities": "density", "schemes": "scheme", "exclude": "dense-layer
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Adds what an unknown option could have been."""
+        """Names the closest match of an unknown option. Argparse would list all options before the message."""
         known = self._option_string_actions
         wrong = [word for word in re.findall(r"--[\w-]+", message) if word not in known]
         near = [match for word in wrong for match in difflib.get_close_matches(word, known, n=1)]
-        super().error(f"{message}. Did you mean {' or '.join(near)}?" if near else message)
+        hint = f"Did you mean {' or '.join(near)}?" if near else f"`{self.prog} --help` lists the options."
+        self.exit(2, f"usage: {self.prog} [-h] ...\n{self.prog}: {message}. {hint}\n")
 
 
 def parse(command: type[Command], prog: str, arguments: Sequence[str]) -> Command:

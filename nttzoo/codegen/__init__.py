@@ -1,7 +1,7 @@
-"""Sparse networks as plain C: the surviving weights and nothing else.
+"""Sparse networks as plain C with the surviving weights only.
 
 `export_c` writes one self-contained C99 file and its header; `compile` builds it and returns a callable. Both read
-ONNX: the graph of our own export, or anybody's.
+ONNX: graphs from `export_onnx` or from other exporters.
 """
 
 from __future__ import annotations
@@ -71,20 +71,20 @@ def export_c(
     name: str | None = None,
     input_shape: tuple[int, ...] | None = None,
 ) -> ExportedC:
-    """Writes a network as C99: the surviving weights and nothing else.
+    """Writes a network as C99 with the surviving weights only.
 
     Where there is a C compiler, the file is compiled and compared with JAX or ONNX Runtime before it is written.
 
     Args:
       model: an NNX model, the name of a published network, the Path of a folder with a network, or the Path of an
         ONNX file.
-      path: of the file, ending in .c; the header goes beside it.
+      path: of the file, ending in .c; the header is written next to it.
       weights: "trained" or "init", where `model` is a name or a folder.
-      name: what all symbols start with (default: the file's name); made a C identifier if it is not one.
-      input_shape: of one input without the batch axis, if the model does not know it.
+      name: prefix of all symbols (default: the file's name), converted to a C identifier if necessary.
+      input_shape: of one input without the batch axis, if the model does not record it.
 
     Returns:
-      The files, what they need of memory, and how far their outputs are from the model's.
+      The files, their memory requirements, and the largest difference from the model's outputs.
 
     Raises:
       ExportError: if an operation cannot be compiled, or the outputs differ.
@@ -142,16 +142,16 @@ def compile(
     weights: zoo.Weights = "trained",
     input_shape: tuple[int, ...] | None = None,
 ) -> Compiled:
-    """Compiles a network with the system's C compiler; the library is cached for next time.
+    """Compiles a network with the system's C compiler; the library is cached.
 
-    What is built is compared once with JAX, or for a file with ONNX Runtime where that is installed.
+    A new library is compared once with JAX or, for an ONNX file, with ONNX Runtime if that is installed.
 
     Args:
-      model: an NNX model, the name of a published network, the Path of a search of one's own, or the Path of an ONNX
+      model: an NNX model, the name of a published network, the Path of a search, or the Path of an ONNX
         file.
       threads: how many threads share the examples of a batch (default: all cores that the process may use).
       weights: "trained" (the default) or "init", for a published network or a folder.
-      input_shape: of one example, for models that do not know it.
+      input_shape: of one example, for models that do not record it.
 
     Returns:
       A callable on numpy arrays [n, ...]; its `predict` gives class names.

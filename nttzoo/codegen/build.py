@@ -37,8 +37,8 @@ def usable_cores() -> int:
 class Compiled:
     """A compiled network: call it on a batch of inputs [n, ...] to get its outputs [n, outputs].
 
-    Floats are taken as they are, that is, standardized; uint8 images are standardized first, if the network's
-    `input_spec` is known. The examples of a batch are shared among threads.
+    Floats are assumed to be standardized; uint8 images are standardized first if the network has an `input_spec`.
+    The examples of a batch are distributed over threads.
 
     Example:
       >>> run = nttzoo.compile("lenet300-mnist-1pct-global")
@@ -96,7 +96,7 @@ class Compiled:
           The name of the class with the largest output, for each image.
 
         Raises:
-          ShapeError: if the images have another shape or type than the network takes.
+          ShapeError: if the images do not have the network's input shape or type.
           OptionError: if the network's class names are not known.
         """
         if self.input_spec is None:

@@ -1,4 +1,4 @@
-"""What the generator does for speed: `Choices`."""
+"""`Choices`: the optimizations of the generator."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Choices:
-    """All of it pays somewhere (results/bench_codegen.json); to leave a part out is for measuring what it is worth."""
+    """All are on by default (results/bench_codegen.json); turning one off serves to measure its effect."""
 
     fuse: bool = True  # functions and pooling are done by the layer before them, plane by plane
     trim: bool = True  # units that reach no output, or that no input reaches, are not computed

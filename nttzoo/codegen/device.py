@@ -1,7 +1,7 @@
-"""The generated C on a microcontroller: built for a Cortex-M4 with no operating system, and run in QEMU.
+"""The generated C on a microcontroller: built for a bare-metal Cortex-M4 and run in QEMU.
 
-QEMU's board stands for a real one: it runs the same instructions, though not in the same time. The program holds a few
-images, prints what the network answers as the bits of its floats, and stops.
+QEMU runs the same instructions as a real board, but does not model its timing. The program holds a few images, prints
+the network's outputs as the bits of floats, and stops.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ TRAIN = """\
 
 @dataclass(frozen=True)
 class LearnedOnDevice:
-    """The loss before each step on the device, and what it took of it, in bytes: flash (code and tables) and RAM."""
+    """The loss before each step on the device, and the memory used in bytes: flash (code and tables) and RAM."""
 
     losses: Float[np.ndarray, " steps"]
     flash: int
@@ -110,7 +110,7 @@ class LearnedOnDevice:
 
 @dataclass(frozen=True)
 class OnDevice:
-    """What a network answered on the device, and what it took of it, in bytes: flash (code and tables) and RAM."""
+    """Outputs on the device, and the memory used in bytes: flash (code and tables) and RAM."""
 
     outputs: Float[np.ndarray, "n outputs"]
     flash: int
@@ -118,12 +118,12 @@ class OnDevice:
 
 
 def check(name: str, *, images: int, dataset: data.Dataset | None = None) -> dict[str, Any]:
-    """Runs a network on the device and compares with JAX: figures for JSON; raises if the answers differ.
+    """Runs a network on the device and compares with JAX; returns figures for JSON, raises if the outputs differ.
 
     `name`: of a published network, or the folder of a trained student. `dataset`: whose test images to classify.
     """
     if not 1 <= images <= 1000:
-        raise ExportError(f"images is {images}; it is how many to classify, 1 to 1000.")
+        raise ExportError(f"images is {images}; it must be the number of images to classify, 1 to 1000.")
     which = Path(name) if zoo.is_folder(name) else name
     model: Any = zoo.load(which, weights="trained")
     spec = model.input_spec
@@ -141,7 +141,7 @@ def check(name: str, *, images: int, dataset: data.Dataset | None = None) -> dic
     expected = np.asarray(model(jnp.asarray(inputs)))
     difference = float(np.abs(seen.outputs - expected).max() / np.abs(expected).max())
     if difference > export.TOLERANCE or (seen.outputs.argmax(1) != expected.argmax(1)).any():
-        raise ExportError(f"{name!r} answers differently on the device: by {difference:.1e} of the largest output.")
+        raise ExportError(f"{name!r} gives different outputs on the device: by {difference:.1e} of the largest output.")
     dense_source, _ = codegen.to_source(nn.unpruned(model))
     return {
         "name": name,

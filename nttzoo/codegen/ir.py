@@ -1,4 +1,4 @@
-"""What the code generator works on: a list of operations on the values of one example, without the batch axis."""
+"""The intermediate representation: operations on the values of one example, without the batch axis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images with and without labels, their batches, and data sets of one's own.
+"""Images with and without labels, their batches, and data sets made of them.
 
 Images stay uint8 [n, h, w, c] until they are on the device; `standardize` then makes them float32 there.
 """
@@ -36,7 +36,7 @@ class Unlabeled:
 
     @renamed_argument("seed", "rngs")
     def batches(self, size: int, *, rngs: RngsLike) -> Iterator[np.ndarray]:
-        """One epoch of batches [size, h, w, c] in random order; a last, smaller rest is left out.
+        """One epoch of batches [size, h, w, c] in random order; a smaller last batch is dropped.
 
         Args:
           size: images per batch.
@@ -61,7 +61,7 @@ class Labeled:
 
     @renamed_argument("seed", "rngs")
     def batches(self, size: int, *, rngs: RngsLike) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """One epoch of (images, labels) in random order; a last, smaller rest is left out.
+        """One epoch of (images, labels) in random order; a smaller last batch is dropped.
 
         Args:
           size: images per batch.
@@ -134,12 +134,12 @@ class Dataset:
 
     @property
     def input_spec(self) -> InputSpec:
-        """What a network for this data set has to know of its inputs and outputs."""
+        """The inputs and outputs that a network for this data set needs."""
         mean, std = (tuple(map(float, moments)) for moments in (self.mean, self.std))
         return InputSpec(tuple(self.input_shape), mean, std, tuple(self.classes))
 
     def standardize(self, images: Num[np.ndarray, "n h w c"]) -> Float[Array, "n h w c"]:
-        """Images on the scale of this data set's training images: mean 0 and standard deviation 1 per channel."""
+        """Images standardized with the statistics of this data set's training images."""
         return self.input_spec.standardize(images)
 
     standardise = renamed_method("standardise", "standardize")
@@ -163,7 +163,7 @@ class Dataset:
 
 
 def epoch_order(rng: np.random.Generator, examples: int, size: int) -> Integer[np.ndarray, "steps size"]:
-    """The examples' indices in random order, cut into batches; a last, smaller rest is left out."""
+    """The examples' indices in random order, cut into batches; a smaller last batch is dropped."""
     if not isinstance(size, Integral) or isinstance(size, bool) or not 0 < int(size) <= examples:
         raise OptionError(f"batch size {size!r} does not fit {examples} examples: choose 1 to {examples}.")
     steps = examples // size
@@ -179,14 +179,14 @@ def from_arrays(
     name: str = "custom",
     classes: tuple[str, ...] | None = None,
 ) -> Dataset:
-    """Makes a data set of your own arrays.
+    """Makes a data set from arrays.
 
     Args:
       x_train: images [n, h, w, c], uint8 or floating point.
       y_train: integer labels [n].
       x_test: images.
       y_test: labels.
-      name: what the data set is called in messages and files.
+      name: name of the data set in messages and files.
       classes: names of the classes (default: "0", "1" ...).
 
     Returns:

@@ -1,4 +1,4 @@
-"""What a network expects of its inputs, and how raw images become such inputs."""
+"""The inputs that a network expects, and standardization of raw images."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nttzoo.errors import ShapeError
 
 @dataclass(frozen=True)
 class InputSpec:
-    """What a network's inputs need: images of `shape`, standardized with `mean` and `std`; what its outputs mean."""
+    """The inputs of a network (`shape`, standardized with `mean` and `std`) and the class names of its outputs."""
 
     shape: tuple[int, ...]
     mean: tuple[float, ...]
@@ -24,19 +24,19 @@ class InputSpec:
     classes: tuple[str, ...]
 
     def standardize(self, images: Num[Array, "n h w c"] | Num[np.ndarray, "n h w c"]) -> Float[Array, "n h w c"]:
-        """Raw images (uint8, or floats from 0 to 1) as the network takes them."""
+        """Standardizes raw images (uint8, or floats from 0 to 1) for the network."""
         return standardize(jnp.asarray(images), *(jnp.asarray(x, jnp.float32) for x in (self.mean, self.std)))
 
     standardise = renamed_method("standardise", "standardize")
 
     def to_dict(self) -> dict[str, list[Any]]:
-        """For JSON, among other things that are known of a network."""
+        """As JSON-compatible values."""
         shown = {"input_shape": self.shape, "mean": self.mean, "std": self.std, "classes": self.classes}
         return {key: list(values) for key, values in shown.items()}
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> InputSpec:
-        """From what `to_dict` gave, among other things."""
+        """From the result of `to_dict`; other keys are ignored."""
         return cls(*(tuple(content[key]) for key in ("input_shape", "mean", "std", "classes")))
 
 

@@ -1,4 +1,4 @@
-"""Data sets of one's own: an .npz file, a folder of images per class, or a function that returns arrays."""
+"""Custom data sets: an .npz file, a folder of images per class, or a function that returns arrays."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ HELD_OUT = 6  # of a folder without a test set, every sixth image of each class
 
 
 def is_own(text: str) -> bool:
-    """Whether a text names data of one's own, and not one of nttzoo's data sets."""
+    """Whether a text names custom data, not one of nttzoo's data sets."""
     return text not in SOURCES and (is_reference(text) or text.endswith(".npz") or Path(text).is_dir())
 
 
 def register(text: str) -> str:
-    """Makes a data set of a file, folder or function, and returns its name for this process.
+    """Registers a file, folder or function as a data set and returns its name, for this process only.
 
     Args:
-      text: "my.npz" (arrays x_train, y_train, x_test, y_test and, if you like, classes); a folder with one folder of
+      text: "my.npz" (arrays x_train, y_train, x_test, y_test and optionally classes); a folder with one folder of
         images per class, or two such folders called train and test; or "package.module:function" or "file.py:function",
         which returns a `Dataset`, the four arrays in this order, or a dictionary of them. Only for what a person typed:
         a function's module is imported.
@@ -36,8 +36,8 @@ def register(text: str) -> str:
       The name, for `data.load`.
 
     Raises:
-      OptionError: if there is no such thing, or a data set of nttzoo has its name.
-      DataError, ShapeError: if what is there is not images and labels.
+      OptionError: if it does not exist, or nttzoo has a data set of this name.
+      DataError, ShapeError: if it does not hold images and labels.
 
     Example:
       >>> name = data.own.register("photos/")
@@ -64,11 +64,11 @@ def register(text: str) -> str:
 
 
 def from_folder(folder: str | Path, *, name: str | None = None) -> Dataset:
-    """A data set of a folder with one folder of images per class, named like the class.
+    """Makes a data set from a folder with one subfolder of images per class, named like the class.
 
     All images must have one size; they are gray if all files are, else RGB. If the folder holds `train` and `test`,
-    each with the folders of the classes, these are the two sets; else every sixth image of each class, in the order of
-    their names, is for testing.
+    each with the class folders, these are the two sets; otherwise every sixth image of each class, sorted by
+    name, is for testing.
 
     Args:
       folder: where the images are.

@@ -30,7 +30,7 @@ class Source:
     classes: tuple[str, ...]
     license: str
     embedded: bool = False
-    dataset: Dataset | None = None  # one's own, see `nttzoo.data.own`
+    dataset: Dataset | None = None  # custom, see `nttzoo.data.own`
     reference: str = ""  # how a person named it
 
 
@@ -73,7 +73,7 @@ def load(name: str, *, data_dir: str | os.PathLike[str] | None = None, download:
 
     Raises:
       UnknownName: if there is no such data set.
-      DataError: if it is not on this machine, or its file is damaged.
+      DataError: if it is not found locally, or its file is damaged.
 
     Example:
       >>> mnist = nttzoo.data.load("mnist5k")

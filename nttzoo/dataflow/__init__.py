@@ -1,4 +1,4 @@
-"""What a model computes, as a program: where its parameters act, and how its outputs depend on what happens there."""
+"""A model's forward pass as a program: where parameters act, and how outputs depend on perturbations there."""
 
 from nttzoo.dataflow.program import Program, Seen, outputs_alone, smallest_batch, trace
 from nttzoo.dataflow.sites import Position, Site

@@ -1,1 +1,1 @@
-"""Comparisons, trajectories and what is published of them."""
+"""Comparisons, trajectories and publishing."""

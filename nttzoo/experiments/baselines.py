@@ -1,4 +1,4 @@
-"""From a sparse network, a baseline or a student that a search found, to a trained one with its counts."""
+"""Training of sparse networks, pruned or found by a search, with their multiply-add counts."""
 
 from __future__ import annotations
 
@@ -100,9 +100,9 @@ def train_baseline(
 
 
 def train_student(folder: Path, data: Dataset, config: training.TrainConfig) -> Trained:
-    """Trains what a search left in a folder, and keeps the weights beside the student, in `trained`.
+    """Trains a student from the folder of a search and saves the weights in its subfolder `trained`.
 
-    Weights that are there from an earlier training are replaced; without a single epoch nothing is kept.
+    Weights of an earlier training are replaced; with zero epochs nothing is saved.
     """
     folder = search.student_folder(folder)
     network, about = search.load_student(folder)
@@ -153,7 +153,7 @@ def train_network(
     *,
     checkpoint: Path | None = None,
 ) -> Trained:
-    """Counts and trains a network, in place; `settings` says where it comes from.
+    """Counts multiply-adds and trains a network in place; `settings` records its origin.
 
     `checkpoint` is a folder from which a killed training resumes (see `nttzoo.fit`).
     """

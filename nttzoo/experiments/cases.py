@@ -1,4 +1,4 @@
-"""A case: one network, trained once. Experiments are lists of cases, and a case's name says where its result is."""
+"""A case: one network, trained once. Experiments are lists of cases; a case's name gives the path of its result."""
 
 from __future__ import annotations
 

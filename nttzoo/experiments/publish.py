@@ -28,7 +28,7 @@ from nttzoo.zoo import card, changes
 from nttzoo.zoo import metrics as metrics_file
 from nttzoo.zoo import pictures as pictures_file
 
-TRAINING = ("epochs", "batch_size", "learning_rate", "optimizer", "loss", "dropout")  # what a card tells of it
+TRAINING = ("epochs", "batch_size", "learning_rate", "optimizer", "loss", "dropout")  # settings that a card lists
 
 
 def publish(file: Path, dataset: Dataset, *, runs: Path, home: Path) -> list[str]:
@@ -120,7 +120,7 @@ def _metrics(
 
 
 def _check_trained(folder: Path, expected: dict[str, Any]) -> None:
-    """Raises unless the trained weights beside a student are those that the comparison tells of."""
+    """Raises unless the trained weights of a student are those of the comparison."""
     about = schema.read(folder / "model.json", schema.NetworkFile)
     seen = {key: about.get(key) for key in expected}
     if seen != expected:

@@ -69,7 +69,7 @@ def export_onnx(
       opset: version of ONNX's operators, 17 to 23.
       batch: a name for a batch of any size, or a fixed number of images.
       layout: of the images that the file takes: "NHWC" or "NCHW".
-      input_shape: of one input without the batch axis, if the model does not know it.
+      input_shape: of one input without the batch axis, if the model does not record it.
       images: standardized images to compare on, in addition to random ones.
 
     Returns:

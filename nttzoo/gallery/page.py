@@ -50,7 +50,7 @@ def bundle(main: str) -> str:
     owner: dict[str, str] = {}
     parts = []
     for file in order:
-        # A worker from a page on disk cannot be a module: what only modules may say is said in another way.
+        # A worker from a page on disk cannot be a module: replace the syntax that only modules may use.
         text = _EXPORT.sub("", _IMPORT.sub("", source(file))).replace("import.meta.url", "self.location.href")
         for name in _DEFINED.findall(text):
             if name in owner:

@@ -21,13 +21,13 @@ _MASKED: dict[type, type] = {nnx.Linear: Linear, nnx.LinearGeneral: LinearGenera
 def sparsify(model: M, *, exclude: Sequence[str] = (), copy: bool = True) -> M:
     """Gives every Linear, LinearGeneral and Conv of any NNX module a full mask; weights and outputs stay the same.
 
-    Layers inside attention, recurrent cells and lists are found too. A subclass of these layers with a forward pass of
-    its own is left dense, with a warning.
+    Layers inside attention, recurrent cells and lists are found too. A subclass of these layers with its own
+    forward pass is left dense, with a warning.
 
     Args:
       model: any NNX module.
       exclude: globs over the paths of layers that get no mask, such as ["head", "stem.*"].
-      copy: whether to leave `model` as it is and return a copy.
+      copy: whether to return a copy and leave `model` unchanged.
 
     Returns:
       The model with masks.
@@ -62,7 +62,7 @@ def sparsify(model: M, *, exclude: Sequence[str] = (), copy: bool = True) -> M:
 
 
 def unpruned(model: M) -> M:
-    """A copy with full masks and ones for weights: it costs what the dense network costs, but knows nothing."""
+    """A copy with full masks and all weights set to one, for counting the cost of the dense network."""
     model = nnx.clone(model)
     layer: Any
     for _, layer in nnx.iter_modules(model):

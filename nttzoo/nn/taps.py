@@ -1,8 +1,7 @@
-"""What each layer saw: the inputs and outputs of every layer call during one forward pass of any NNX model.
+"""Records the inputs and outputs of every layer call during one forward pass of any NNX model.
 
-`record` runs a model and hands over, for each call of a chosen layer, what went in and what came out. A hook may change
-the output: add a perturbation, whose derivative at zero is the cotangent at that layer's output, or put something
-else in its place. This is all that costs and tangent kernels need to know about a model's inside.
+`record` runs a model and returns, for each call of a chosen layer, its inputs and outputs. A hook may change the
+output: add a perturbation, whose derivative at zero is the cotangent at that layer's output, or replace it.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class _Recorder:
 
 @cache
 def _tapped(kind: type) -> type:
-    """A subclass of a layer's class that reports its calls to the recorder, if one is listening."""
+    """A subclass of a layer's class that reports its calls to the active recorder."""
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Array:
         outputs = kind.__call__(self, *args, **kwargs)

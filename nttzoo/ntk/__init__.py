@@ -1,8 +1,8 @@
 """Empirical neural tangent kernels of any NNX model, exact and differentiable.
 
 K(x, x')[r, s] is the inner product of the gradients of output r at x and of output s at x' with respect to all
-parameters. It is put together parameter by parameter from the products that each takes part in (`dataflow`): the
-Jacobian of the whole model is never formed.
+parameters. It is assembled parameter by parameter from the products that use it (`dataflow`), without forming the
+Jacobian of the whole model.
 """
 
 from nttzoo.ntk.api import empirical_ntk

@@ -34,7 +34,7 @@ def empirical_ntk(
 ) -> Float[Array, "n1 n2 o o"] | Float[Array, "n1 n2"]:
     """The empirical tangent kernel of a model with outputs [n, o] between x1 and x2 (None: x1 itself).
 
-    Differentiable with respect to the model's parameters; works under jit. No example's output may depend on chance or
+    Differentiable with respect to the model's parameters; works under jit. Outputs must not depend on random numbers or
     on other examples: call model.eval() first. The first call for a model's structure compares a random projection of
     the kernel with the model's own derivatives, and falls back to the exact Jacobian, with a warning, if they differ.
 
@@ -49,7 +49,7 @@ def empirical_ntk(
         the pruned weights.) Refused where masks are applied to kernels that the forward pass computes, as under
         `nnx.WeightNorm`: such zeros would make another network.
       outputs: "full" gives [n1, n2, o, o], "trace" its trace over outputs, [n1, n2].
-      memory: the number of bytes that intermediate arrays may take, by default a quarter of the device's; the kernel is
+      memory: the number of bytes for intermediate arrays (default: a quarter of the device's memory); the kernel is
         computed in blocks that fit.
 
     Returns:

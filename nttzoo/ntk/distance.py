@@ -1,4 +1,4 @@
-"""How far apart two kernels are: the mean squared entry, exact or estimated from some of the outputs.
+"""The distance of two kernels: the mean squared entry, exact or estimated from some of the outputs.
 
 The best estimate gives each example outputs of its own, spread evenly (`spread_outputs`): then even one output per
 example sees all kinds of entries, and the gradient is ten to sixty times less noisy than if all examples shared the
@@ -37,14 +37,14 @@ def kernel_distance(
 
     Args:
       student: any NNX module with outputs [n, o].
-      teacher: another one, or its kernel [n1, n2, o, o]; or the kernel of just the sampled `outputs`, [n1, n2, r, r].
+      teacher: an NNX module, its kernel [n1, n2, o, o], or its kernel of the sampled `outputs` only, [n1, n2, r, r].
       x1: n1 examples.
       x2: n2 examples.
       tangents: "all" or "active", as in `empirical_ntk`.
       outputs: indices of r of the o outputs, from which the mean over all is estimated at r / o of the cost. Either
         [n1 + n2, r], each example's own, as `spread_outputs` draws them: unbiased for any r. Or [r], the same for all
         examples: unbiased if they are drawn uniformly without replacement and r >= 2; r = 1 sees diagonal entries only.
-      memory: the number of bytes that intermediate arrays may take, as in `empirical_ntk`.
+      memory: the number of bytes for intermediate arrays, as in `empirical_ntk`.
 
     Returns:
       The distance, a scalar; differentiable with respect to the student's parameters.
@@ -67,7 +67,7 @@ def kernel_distance(
     if isinstance(teacher, nnx.Module):
         check_inputs(teacher, x1, x2)
         if (count := count_outputs(teacher, x1)) != total:
-            raise ShapeError(f"the teacher has {count} outputs, the student {total}: their kernels do not compare.")
+            raise ShapeError(f"the teacher has {count} outputs, the student {total}: their kernels cannot be compared.")
         theirs = kernel_blocks(teacher, x1, x2, chosen, active=tangents == "active", **options)
     else:
         theirs = as_array("teacher", teacher)

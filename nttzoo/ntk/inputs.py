@@ -1,4 +1,4 @@
-"""What a kernel needs of its examples and of the model."""
+"""Checks of the examples and the model of a kernel."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def as_array(name: str, value: Any) -> Array:
 
 
 def check_inputs(model: nnx.Module, x1: Any, x2: Any) -> tuple[Array, Array]:
-    """The two sets of examples as arrays, or an error that says what is wrong with them or with the model's mode."""
+    """The two sets of examples as arrays; raises if they or the model's mode are invalid."""
     same = x2 is None or x2 is x1
     x1 = as_array("x1", x1)
     x2 = x1 if same else as_array("x2", x2)
@@ -57,7 +57,7 @@ def check_inputs(model: nnx.Module, x1: Any, x2: Any) -> tuple[Array, Array]:
     if not hasattr(y, "shape") or len(y.shape) != 2 or y.shape[0] != 2 or y.shape[1] == 0:
         raise ModelError(f"a kernel needs a model with outputs [n, o]; {type(model).__name__} gives {y}.")
     if not jax.tree.leaves(nnx.state(model, nnx.Param)):
-        raise ModelError(f"{type(model).__name__} has no parameters (nnx.Param), and so no tangents.")
+        raise ModelError(f"{type(model).__name__} has no parameters (nnx.Param), so it has no tangent kernel.")
     for path, parameter in nnx.to_flat_state(nnx.state(model, nnx.Param)):
         if jnp.issubdtype(parameter[...].dtype, jnp.complexfloating):
             raise ModelError(f"the parameter {path_name(path)} is complex; a kernel needs real parameters.")

@@ -1,4 +1,4 @@
-"""One parameter's share of a tangent kernel, from the products that it takes part in.
+"""One parameter's contribution to a tangent kernel, from the products that use it.
 
 A share is described by factors of the Jacobian: the inputs a of the products and the cotangents b at their results. The
 Jacobian with respect to the weights is the sum over positions p of a[p] b[p]^T, and its Gram matrix is taken without

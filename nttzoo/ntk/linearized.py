@@ -1,4 +1,4 @@
-"""Linearized training in closed form: how outputs move under gradient descent while the tangent kernel stays constant.
+"""Linearized training in closed form: outputs under gradient descent with a constant tangent kernel.
 
 For the squared loss L = 1/2 sum over examples and outputs of (f - y)^2. With the kernel H between all (example, output)
 pairs of the training set, gradient flow gives f(t) = y + exp(-t H) (f(0) - y); gradient descent with step eta gives

@@ -94,7 +94,7 @@ def _agrees(model: nnx.Module, x: Array, active: bool) -> bool:
 
 def _distrust(name: str, why: str) -> bool:
     warnings.warn(
-        f"the exact Jacobian is used for the kernel of {name}: {why}. Correct, but slower and hungrier for memory.",
+        f"the exact Jacobian is used for the kernel of {name}: {why}. This is exact, but slower and needs more memory.",
         stacklevel=2,
     )
     return False

@@ -1,8 +1,8 @@
-"""A drop-in for `jax.lax.conv_general_dilated` that is fast on every backend.
+"""A drop-in replacement for `jax.lax.conv_general_dilated` that is fast on every backend.
 
-On GPU and TPU it is XLA's own convolution. XLA's CPU convolution runs far below the speed of its matrix products, and
-inside a loop a hundred times slower still. So on the CPU windows of 3x3 go Winograd's way; for others patches are
-unfolded and multiplied, a few images at a time, so that they never leave the cache. Depthwise ones are sums of shifts.
+On GPU and TPU it is XLA's own convolution. XLA's CPU convolution is much slower than its matrix products, and another
+hundred times slower inside a loop. On the CPU, 3x3 windows therefore use Winograd's algorithm; for others, patches are
+unfolded and multiplied, a few images at a time to stay in the cache. Depthwise convolutions are sums of shifts.
 
 A convolution and its two transposes, with respect to the images and to the kernel, are closed under differentiation:
 each is bilinear and the transposes of each are the others. As three JAX primitives they are fast at every order.
@@ -90,7 +90,7 @@ def varying_alike(*arrays: Array) -> list[Array]:
 
 
 def _suits_winograd(window: Window, n: int, channels: int, outputs: int, dtype: Any) -> bool:
-    """Whether Winograd's way is open, and shorter; numbers of half precision would lose too much on it."""
+    """Whether Winograd's algorithm applies and needs fewer products; half precision would lose too much accuracy."""
     plain = window.size == (3, 3) and window.strides == window.holes == (1, 1) and window.groups == 1
     size = jnp.dtype(dtype).itemsize if jnp.issubdtype(dtype, jnp.floating) else 0
     tiles = 4 * n * math.prod(window.out) * (channels + outputs) * size

@@ -109,7 +109,7 @@ def chunk_size(n: int, channels: int, window: Window, dtype: Any) -> int:
 
 
 def by_chunks(of_chunk: Callable[[Array], Array], chunk: int, x: Array) -> Array:
-    """`of_chunk` over the leading axis, a chunk at a time; a last, smaller rest follows."""
+    """`of_chunk` over the leading axis, a chunk at a time; a smaller last chunk follows."""
     if chunk >= len(x):
         return of_chunk(x)
     whole = len(x) // chunk * chunk

@@ -1,4 +1,4 @@
-"""Neural Tangent Transfer: from a dense network to sparse ones that start and learn like it, without labels."""
+"""Neural Tangent Transfer: sparse networks that start and train like a dense one, found without labels."""
 
 from nttzoo._util.hosts import is_first
 from nttzoo.errors import Interrupted

@@ -20,7 +20,7 @@ EVALUATION_IMAGES = 64
 
 
 class Target(NamedTuple):
-    """What one student is to become."""
+    """Density and scheme of one student."""
 
     density: Density
     scheme: str | Scheme
@@ -33,11 +33,12 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class SearchConfig(SearchSettings):
-    """One teacher and its students: all `densities` in all `schemes`, with one recipe.
+    """Configuration of a search: one teacher, and students at all `densities` in all `schemes`, with one recipe.
 
     Args:
-      model: the architecture. `transfer`, which takes teacher and images as arguments, only finds the recipe by it.
-      data: the data set, likewise.
+      model: the architecture. `transfer` takes a teacher and images instead; it uses `model` and `data` only to look
+        up the recipe.
+      data: the data set.
       densities: of the students, in (0, 1]; each may also be a mapping from globs over layer paths, such as
         {"blocks.*": 0.02, "*": 0.1}.
       schemes: names such as "layerwise", "global", "erk" and "budget", or functions (see `nttzoo.sparsity.schemes`).

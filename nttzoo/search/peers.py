@@ -86,7 +86,7 @@ def _watch() -> None:
         try:
             state.client.key_value_set(f"{ALIVE}/{own}", str(count), True)
             alive, failed = (state.client.key_value_dir_get(folder) for folder in (ALIVE, FAILED))
-        except Exception:  # the coordinator is gone, of which JAX tells, or about to go at the end of the run
+        except Exception:  # the coordinator is gone, which JAX reports, or is shutting down at the end of the run
             continue
         now = time.monotonic()
         for key, sign in alive:

@@ -52,7 +52,7 @@ class Recipe(RecipeSettings):
     """How to search.
 
     Args:
-      kernel_weight: of the kernel distance in the loss (gamma^2 in the paper).
+      kernel_weight: weight of the kernel distance in the loss (gamma^2 in the paper).
       weight_decay: of the surviving weights in the loss (beta in the paper).
       name: what the recipe is called in files.
       epochs: passes over the images.
@@ -164,7 +164,7 @@ OURS: dict[tuple[str, str], Recipe] = {
     ("ds_cnn", "mnist5k"): _CONVOLUTIONAL.change(epochs=5),
     ("resnet20", "cifar10"): _CONVOLUTIONAL,
 }
-# For networks and data of one's own.
+# For custom networks and data.
 GENERAL = _CONV4.change(outputs=2, epochs=5)
 VISUAL: dict[str, Recipe] = {
     "lenet300": _VISUAL,

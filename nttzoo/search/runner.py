@@ -64,7 +64,7 @@ class Summary:
 
 
 def _named(model: str, dataset: str) -> str:
-    """The options that name a data set, and a network if it is one's own, on the command line."""
+    """The options that name a data set, and a custom network, on the command line."""
     factory = own.about(model).get("factory")
     source = data.SOURCES.get(dataset)
     shown = (source.reference if source else "") or dataset

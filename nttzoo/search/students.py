@@ -1,6 +1,6 @@
-"""The students of one teacher, and what happens to them on the devices: steps, refreshes of masks, evaluation.
+"""The students of one teacher on the devices: steps, mask updates, evaluation.
 
-All students share each step's batch and the teacher's outputs and kernel on it; apart from that, each is on its own.
+All students share each step's batch and the teacher's outputs and kernel on it; otherwise they are independent.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LOGIT_SNIP_IMAGES = 128
 
 
 class Students:
-    """Makes the students' first state and moves it on. `images` [n, ...] are those to search on."""
+    """Makes the students' initial state and advances it. `images` [n, ...]: the search images."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Students:
     def start(self, *, density_at: int = 0) -> States:
         """Before the first step: the teacher's weights, and masks by the recipe's method or by magnitude.
 
-        Magnitudes of different layers say little: where layers compete, as under `global`, masks are by Logit-SNIP.
+        Magnitudes of different layers are not comparable: where layers compete (`global`), masks are by Logit-SNIP.
 
         The masks have the density that the plan has for step `density_at`.
         """
@@ -135,7 +135,7 @@ class Students:
         return self._advance(states, *self._fixed(), np.int32(start), np.int32(stop))
 
     def lowered(self, states: States) -> Any:
-        """The program of `advance`, not yet compiled, to look at."""
+        """The lowered program of `advance`, for inspection."""
         return self._advance.lower(states, *self._fixed(), np.int32(0), np.int32(1))
 
     def refresh(self, states: States, step: int) -> States:

@@ -70,7 +70,7 @@ def prune(
       method: a name in `METHODS`, or a `Method`.
       density: fraction of weights to keep, in (0, 1]; or one for each glob over layer paths, such as
         {"blocks.*": 0.02, "*": 0.1}, of which the first that matches a layer counts.
-      scheme: "layerwise", "global", "erk", "budget", or a function of one's own (see `nttzoo.sparsity.schemes`).
+      scheme: "layerwise", "global", "erk", "budget", or a function (see `nttzoo.sparsity.schemes`).
       exclude: globs over the paths of layers that stay dense, such as ["head", "stem.*"].
       batch: images [n, ...], or (images, labels [n]) for methods that need labels.
       rngs: seeds the random methods: an `nnx.Rngs`, a JAX key or a number.

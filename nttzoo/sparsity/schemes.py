@@ -188,7 +188,7 @@ def _rounded(shares: Sequence[float], sizes: Sequence[int], total: int) -> list[
 
 
 def find_scheme(scheme: str | Scheme) -> Scheme:
-    """A scheme by its name; a function of one's own is returned as it is."""
+    """A scheme by its name; a function is returned unchanged."""
     if isinstance(scheme, str):
         return SCHEMES[scheme]
     if not callable(scheme):

@@ -64,7 +64,7 @@ def settle(home: Path) -> None:
         return
     if not os.access(home, os.W_OK):
         raise FileError(
-            path, "tells of a change that was cut off", "Whoever may write there completes it by `nttzoo verify`."
+            path, "records an unfinished change", "`nttzoo verify`, run by a user with write access, completes it."
         )
     held = lock.acquire(home / LOCK, what=home, wait=WAIT_SECONDS)
     try:

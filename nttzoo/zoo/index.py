@@ -67,7 +67,7 @@ def homes() -> list[Path]:
 
 
 def all_places(only: Path | None = None) -> dict[str, Place]:
-    """The entries of all homes, or of one, by name; one's own go before the package's of the same name."""
+    """The entries of all homes, or of one, by name; the user's entries take precedence over the package's."""
     found = {}
     for home in [only] if only else homes():
         changes.settle(home)

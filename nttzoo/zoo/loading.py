@@ -1,4 +1,4 @@
-"""`load`: published networks by name, and one's own from folders."""
+"""`load`: published networks by name, and saved ones from folders."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def parse(path: Path, content: bytes, name: str) -> dict[str, Any]:
         raise FileError(path, f"is that of {metrics['name']!r}, not of {name!r}")
     layers, costs = ([layer["name"] for layer in part] for part in (metrics["layers"], metrics["speedup"]["layers"]))
     if layers != costs or metrics["speedup"]["total"]["name"] != "total":
-        raise FileError(path, "tells of the multiply-adds of other layers than it has")
+        raise FileError(path, "lists multiply-adds of layers that it does not have")
     if metrics["architecture"] in architectures.ARCHITECTURES:
         checkpoint.abstract_network(path, metrics)
     return metrics

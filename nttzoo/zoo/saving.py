@@ -1,4 +1,4 @@
-"""Sparse models of one's own, on disk: `save`, and what `load` does with a folder."""
+"""Saved models: `save`, and `load` from a folder."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def _variables(model: nnx.Module) -> dict[str, list[Any]]:
 
 
 def _differences(saved: dict[str, list[Any]], built: dict[str, list[Any]]) -> str:
-    """What tells two sets of variables apart, or nothing."""
+    """The first difference between two sets of variables, or nothing."""
     for name in sorted(saved.keys() | built.keys()):
         if name not in built:
             return f"it has a variable {name!r} that the model does not have"

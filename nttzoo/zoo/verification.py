@@ -40,7 +40,7 @@ def load_check(name: str) -> LoadCheck:
     for network in (model, load(name, weights="trained")):
         report = masks.density_report(network)
         if [(layer.name, layer.kept) for layer in report.layers] != expected:
-            raise ZooError(f"{name!r} does not have the weights per layer that its card tells.")
+            raise ZooError(f"{name!r} does not have the numbers of weights per layer that its card lists.")
         outputs = network(jnp.ones((2, *network.input_spec.shape)))
         if outputs.shape != (2, len(network.input_spec.classes)) or not bool(jnp.isfinite(outputs).all()):
             raise ZooError(f"{name!r} gives outputs of shape {outputs.shape}, or not finite ones.")

@@ -104,7 +104,7 @@ def test_training_starts_from_a_published_network(capsys, tmp_path):
         (["train", "--start", "lenet300-mnist-1pct-globl"], f"Did you mean '{NAME}'"),
         (["speedup", NAME, "--prune", "random"], "is pruned already: leave out --prune and --density"),
         (["speedup", "--weights", "init"], "--weights chooses those of a network with a NAME"),
-        (["speedup", "saved"], "saved holds a Head of one's own. Name its factory: --model"),
+        (["speedup", "saved"], "saved holds a Head (a custom model). Name its factory: --model"),
         (["speedup", "bare", "--model", "net.py:head"], "name a data set with --data"),
         (["speedup", "."], "holds 0 students"),
     ],

@@ -170,7 +170,7 @@ def test_modules_are_found_from_the_working_folder(folder):
     shutil.copy("net.py", folder / "mine" / "nets.py")
     assert architectures.own.register("mine.nets:tiny") == "tiny"
     assert architectures.create("tiny", num_classes=3, input_shape=(6, 6, 1), rngs=0).head.kernel.shape == (36, 3)
-    with pytest.raises(ShapeError, match="does not say which images it takes"):
+    with pytest.raises(ShapeError, match="has no default input shape"):
         architectures.create("tiny", rngs=0)
 
 

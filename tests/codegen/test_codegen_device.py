@@ -18,7 +18,7 @@ needs_tools = pytest.mark.skipif(
 def test_a_microcontroller_answers_like_jax(capsys, tmp_path):
     cli.main(["device", NAME, "--images", "5", "--out", str(tmp_path / "d.json")])
     printed = capsys.readouterr().out
-    assert "as JAX says" in printed
+    assert "as in JAX" in printed
     assert (tmp_path / "d.json").exists()
     seen = device.check(NAME, images=3)
     model = nttzoo.load(NAME, weights="trained")

@@ -140,7 +140,7 @@ def test_methods_and_seeds_may_be_added_and_networks_trained_side_by_side(tmp_pa
     for change in ({"seeds": (0,)}, {"methods": ("random",)}, {"train_epochs": 2}):
         with pytest.raises(RunError, match="Methods and seeds may be added"):
             comparison.run(comparison.Comparison(**{**grown.to_dict(), **change}), dataset, **where)
-    with pytest.raises(OptionError, match="seeds names something twice: 0, 0"):
+    with pytest.raises(OptionError, match="seeds has duplicates: 0, 0"):
         comparison.Comparison(**{**values, "seeds": (0, 0)})
     with pytest.raises(OptionError, match="jobs is 0"):
         comparison.run(grown, dataset, jobs=0, **where)

@@ -1,4 +1,4 @@
-"""Files and folders on disk: written whole or not at all, and read only if they are what was written.
+"""Files and folders on disk: written atomically, and verified when they are read.
 
 A folder is written like this:
 

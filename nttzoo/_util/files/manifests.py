@@ -149,7 +149,7 @@ def read_manifest(path: Path) -> dict[str, dict[str, Any]]:
         raise FileError(path, f"has format {content.get('format')!r}; this version of nttzoo reads {FORMAT}")
     for name, entry in content["files"].items():
         if not isinstance(entry, dict) or type(entry.get("size")) is not int or type(entry.get("sha256")) is not str:
-            raise FileError(path, f"does not tell size and sha256 of {name!r}")
+            raise FileError(path, f"lacks the size or sha256 of {name!r}")
     return content["files"]
 
 

@@ -1,4 +1,4 @@
-"""What the JSON files of nttzoo look like, and reading them: one place for all checks of fields and types.
+"""Schemas of the JSON files, and reading them: one place for all checks of fields and types.
 
 Fields that a schema does not name are kept and not checked: later versions may add some. JSON itself has no NaN, and
 numbers beyond its range are refused, so every number is finite.

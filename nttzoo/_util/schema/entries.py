@@ -26,7 +26,7 @@ class Manifest(Struct):
 
 
 class Listed(Struct):
-    """What the index says of an entry."""
+    """An entry in the index."""
 
     manifest_sha256: Sha256
     architecture: Name
@@ -43,7 +43,7 @@ class Index(Struct):
 
 
 class Chosen(Struct):
-    """How well an entry does."""
+    """Accuracy of an entry."""
 
     test_accuracy: Share
     validation_accuracy: Share
@@ -58,7 +58,7 @@ class Compared(Struct):
 
 
 class Layer(Struct):
-    """How many weights a layer has."""
+    """Number of weights of a layer."""
 
     name: Text
     size: Annotated[int, Meta(ge=1, le=2**53)]
@@ -74,7 +74,7 @@ class Cost(Struct):
 
 
 class Speedup(Struct):
-    """What sparsity could save."""
+    """Theoretical speedup."""
 
     layers: list[Cost]
     total: Cost
@@ -83,7 +83,7 @@ class Speedup(Struct):
 
 
 class RecipePart(Struct):
-    """What a card tells of the search."""
+    """The search, as a card shows it."""
 
     name: Text
     epochs: Count
@@ -91,14 +91,14 @@ class RecipePart(Struct):
 
 
 class TrainPart(Struct):
-    """What a card tells of the training."""
+    """The training, as a card shows it."""
 
     epochs: Count
     dropout: bool
 
 
 class Sizes(Struct):
-    """What a network takes as C."""
+    """Memory of a network as C."""
 
     table_bytes: Count
     arena_bytes: Count

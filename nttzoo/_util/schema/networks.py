@@ -19,7 +19,7 @@ class Inputs(Struct):
 
 
 class Factory(Struct):
-    """Which code made a network of one's own: for people to read, never to be imported."""
+    """The code that made a custom network: for people to read, never to be imported."""
 
     reference: Text
     sha256: Sha256 | None
@@ -52,14 +52,14 @@ class SavedFile(Struct, rename={"kind": "class"}):
 
 
 class ShapesOnly(Struct):
-    """What is known of a saved network's inputs if it has no mean and std."""
+    """The inputs of a saved network without mean and std."""
 
     num_classes: Axis
     input_shape: Annotated[list[Axis], Meta(min_length=1, max_length=4)]
 
 
 class StoredArray(Struct):
-    """What a Zarr array in an Orbax checkpoint says of itself, as Orbax writes it."""
+    """Metadata of a Zarr array in an Orbax checkpoint, as Orbax writes it."""
 
     class Compressor(Struct, forbid_unknown_fields=True):
         """How the array is compressed."""

@@ -1,4 +1,4 @@
-"""gallery.json of an entry: what the gallery draws of it beyond its metrics."""
+"""gallery.json of an entry: what the gallery shows beyond its metrics."""
 
 from __future__ import annotations
 

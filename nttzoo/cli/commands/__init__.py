@@ -1,7 +1,7 @@
 """One dataclass per command of `nttzoo`: its fields are the options, `run` makes one call and prints the result.
 
-Names are checked by the registries behind them, which know the near misses; importing those takes seconds, so `run`
-does it, and `--help` does without.
+Registries check names and suggest the closest matches. Importing them takes seconds, so that happens in `run`; `--help`
+is instant.
 """
 
 from typing import Any

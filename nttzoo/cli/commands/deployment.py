@@ -1,4 +1,4 @@
-"""Commands that take networks elsewhere and say what they cost."""
+"""Commands for deployment: export, device, speedup."""
 
 from __future__ import annotations
 
@@ -19,19 +19,17 @@ class Export:
     """Write a network for other runtimes: ONNX, plain C, or WebAssembly."""
 
     name: Annotated[str, Argument("a published network, a student's folder, or (to C and wasm) an ONNX file", "NAME")]
-    out: Annotated[
-        str, Argument("such as model.onnx, model.c (its header goes beside it) or model.wasm (with model.js)", "FILE")
-    ]
-    format: Annotated[Literal["onnx", "c", "wasm", "hub"] | None, Help("(default: by the end of FILE, else onnx)")] = (
-        None
-    )
+    out: Annotated[str, Argument("such as model.onnx, model.c (with a header) or model.wasm (with model.js)", "FILE")]
+    format: Annotated[
+        Literal["onnx", "c", "wasm", "hub"] | None, Help("(default: by the extension of FILE, else onnx)")
+    ] = None
     model: Factory = None
     weights: Annotated[Weights | None, Help("trained or init (default: trained; with --training: init)")] = None
-    training: Annotated[bool, Help("C and wasm only: the training step, so that a device or page can learn")] = False
+    training: Annotated[bool, Help("C and wasm only: the training step, for learning on a device or in a page")] = False
     dense: Annotated[bool, Help("store zeros too, for runtimes that cannot read sparse ones")] = False
     opset: Annotated[int | None, Help("(default: 17)")] = None
-    batch: Annotated[str | None, Help("a number, or a name for any number (default: B)")] = None
-    layout: Annotated[str | None, Help("of the images: NHWC or NCHW (default: NHWC)")] = None
+    batch: Annotated[str | None, Help("batch size, or a name for a dynamic batch (default: B)")] = None
+    layout: Annotated[str | None, Help("layout of the images: NHWC or NCHW (default: NHWC)")] = None
 
     def run(self) -> None:
         """Writes a network as an ONNX file, as C, as WebAssembly or as a folder for the Hugging Face Hub."""
@@ -77,9 +75,9 @@ class Device(DataOptions):
     names: Annotated[tuple[str, ...], Argument("published networks, or folders of trained students", "NAME")]
     model: Factory = None
     data: Annotated[
-        str | None, Help("whose test images to classify (default: the embedded digits, where they fit)")
+        str | None, Help("data set whose test images are classified (default: the embedded digits, where they fit)")
     ] = None
-    images: Annotated[int, Help("how many to classify")] = 10
+    images: Annotated[int, Help("number of images to classify")] = 10
     json: AsJson = False
     out: Out = None
 
@@ -115,12 +113,12 @@ class Device(DataOptions):
         print(console.table(f"on {seen[0]['board']}", ("network", "flash", "dense", "RAM", "dense"), rows))
         for one in seen:
             answers = f"on {one['inputs']}, {' '.join(one['predictions'])}"
-            print(f"{one['name']}: {answers}, as JAX says (difference {one['difference']:.0e})")
+            print(f"{one['name']}: {answers}, as in JAX (difference {one['difference']:.0e})")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Speedup(PruneOptions):
-    """Multiply-adds of a sparse network and what it could save."""
+    """Count the multiply-adds of a sparse network and the theoretical speedup."""
 
     name: Annotated[
         str | None,
@@ -128,13 +126,13 @@ class Speedup(PruneOptions):
             "a published network, or the folder of a student or of nttzoo.save (default: make one, see --model)", "NAME"
         ),
     ] = None
-    weights: Annotated[Weights | None, Help("of a network with a NAME: init or trained (default: init)")] = None
+    weights: Annotated[Weights | None, Help("weights of the network NAME: init or trained (default: init)")] = None
     seed: Annotated[int, Help("seeds weights and masks")] = 0
-    data: Annotated[str | None, Help("the data set whose shape and classes count (default: the network's own)")] = None
+    data: Annotated[str | None, Help("data set that gives shape and classes (default: the network's own)")] = None
     json: AsJson = False
 
     def run(self) -> None:
-        """Prints what a network costs: a published one, one's own, or one that is made and pruned here."""
+        """Prints the cost of a network: published, saved, or created and pruned here."""
         from nttzoo.sparsity import cost
 
         model, what = self._named_network(self.name) if self.name else self._pruned_network()

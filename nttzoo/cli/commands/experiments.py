@@ -12,7 +12,7 @@ from nttzoo.settings import Argument, DataName, DenseLayers, Help, Model, Search
 
 @dataclass(frozen=True, kw_only=True)
 class Compare(DataOptions):
-    """Search, prune and train by several methods, side by side."""
+    """Compare methods: search or prune, then train."""
 
     model: Model = SearchSettings.model
     data: DataName = SearchSettings.data
@@ -22,18 +22,18 @@ class Compare(DataOptions):
         "random",
     )
     controls: Annotated[
-        tuple[str, ...], Help("also with a part replaced: shuffled, reinitialized, magnitude_mask", "CONTROL")
+        tuple[str, ...], Help("also train controls: shuffled, reinitialized, magnitude_mask", "CONTROL")
     ] = ()
     densities: Annotated[tuple[float, ...], Help("fractions of weights kept")] = (0.03,)
     schemes: Annotated[tuple[str, ...], Help("layerwise, global, erk, budget")] = SearchSettings.schemes
     exclude: DenseLayers = ()
-    seeds: Annotated[tuple[int, ...], Help("one network, search and training each")] = (0,)
+    seeds: Annotated[tuple[int, ...], Help("seeds; each has its own network, search and training")] = (0,)
     train_epochs: Annotated[int, Help("of the supervised phase")] = TrainSettings.epochs
     dropout: Annotated[bool, Help("train without dropout where the network has it")] = True
     recipe_values: RecipeValues
     runs: Runs = "runs"
-    jobs: Annotated[int, Help("trainings side by side; 2 suit two cores")] = 1
-    out: Annotated[str, Help("the comparison as JSON; grows case by case", "FILE")]
+    jobs: Annotated[int, Help("concurrent trainings, such as 2 on two cores")] = 1
+    out: Annotated[str, Help("JSON file of the comparison; extended case by case", "FILE")]
 
     def run(self) -> None:
         """Runs a comparison and prints its table."""
@@ -64,7 +64,7 @@ class Compare(DataOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Visualize(DataOptions):
-    """Follow teacher and student while they learn zeros and ones."""
+    """Plot the training trajectories of teacher and student on zeros and ones."""
 
     model: Annotated[str, Help("lenet300 or lenet5")] = SearchSettings.model
     data: Annotated[str, Help("data set whose first two classes are used")] = SearchSettings.data
@@ -73,10 +73,10 @@ class Visualize(DataOptions):
     tangents: Annotated[tuple[str, ...], Help("all or active, or both: whose derivatives a search matches")] = ("all",)
     steps: Annotated[int, Help("steps of gradient descent")] = 200
     runs: Runs = "runs"
-    out: Annotated[str, Help("the numbers as JSON, and the picture beside it", "FILE")]
+    out: Annotated[str, Help("output file, JSON; the figure is written next to it", "FILE")]
 
     def run(self) -> None:
-        """Follows networks on zeros and ones; writes numbers and a picture."""
+        """Trains networks on zeros and ones; writes trajectories and a figure."""
         from nttzoo import data
         from nttzoo._util import provenance
         from nttzoo.experiments import plots, trajectories
@@ -100,7 +100,7 @@ class Visualize(DataOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Reproduce(DataOptions):
-    """Run the paper's experiments, as far as they are not done."""
+    """Run the paper's experiments; finished cases are skipped."""
 
     experiment: Annotated[
         str,
@@ -111,17 +111,17 @@ class Reproduce(DataOptions):
         ),
     ]
     budget: Annotated[str, Help("paper, cpu (about a day on two cores) or smoke")] = "cpu"
-    results: Annotated[str, Help("a file for each case that is done", "FOLDER")] = "results/reproduce"
+    results: Annotated[str, Help("folder of results, one file per case", "FOLDER")] = "results/reproduce"
     report: Annotated[str, Help("tables and pictures of all results", "FILE")] = "results/REPORT.md"
     runs: Annotated[
-        tuple[str, ...], Help("finished searches are taken from these folders; new ones go to the first", "FOLDER")
+        tuple[str, ...], Help("folders of finished searches; new ones are written to the first", "FOLDER")
     ] = ("runs",)
     only: Annotated[tuple[str, ...], Help("only the cases whose names match", "GLOB")] = ()
-    no_search: Annotated[bool, Help("only train what is there already")] = False
-    dry_run: Annotated[bool, Help("list the cases and about how long they take")] = False
+    no_search: Annotated[bool, Help("do not start searches; only train existing networks")] = False
+    dry_run: Annotated[bool, Help("list the cases and estimated times")] = False
 
     def run(self) -> None:
-        """Runs an experiment of the paper as far as it is not done, and writes the report."""
+        """Runs the missing cases of an experiment and writes the report."""
         from nttzoo.experiments import dynamics, plans, report, reproduce
 
         results = Path(self.results)

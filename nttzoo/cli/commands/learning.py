@@ -23,7 +23,7 @@ class Train(DataOptions, TrainSettings, PruneOptions):
     out: Annotated[str | None, Help("write history and summary as JSON", "FILE")] = None
 
     def run(self) -> None:
-        """Prunes or takes a network, trains it, and prints a summary."""
+        """Prunes or loads a network, trains it, and prints a summary."""
         from nttzoo import data, training
         from nttzoo._util import provenance
         from nttzoo.architectures import own
@@ -48,28 +48,28 @@ class Train(DataOptions, TrainSettings, PruneOptions):
         if isinstance(start, Path) and networks.is_student(start):
             factory = own.about(self.model).get("factory")
             needs = f" --model {factory['reference']}" if factory else ""
-            print(f"Next, take it to other runtimes: nttzoo export {self.start} model.onnx{needs}")
+            print(f"Next, export it: nttzoo export {self.start} model.onnx{needs}")
         if self.out:
             provenance.write_json(self.out, {**trained.to_dict(), **provenance.origin()})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Search(DataOptions, SearchSettings):
-    """Find sparse networks that start and learn like a dense one, without labels."""
+    """Search for sparse networks by Neural Tangent Transfer, without labels."""
 
-    recipe: Annotated[str, Help("ntt: the paper's; gradual: the density falls; ntt+: that, and no weight is dead")] = (
-        "ntt"
-    )
+    recipe: Annotated[
+        str, Help("ntt (the paper), gradual (decreasing density) or ntt+ (decreasing density, no dead weights)")
+    ] = "ntt"
     recipe_values: RecipeValues
-    out: Annotated[str | None, Help("the run's folder (default: runs/<what it is>)", "FOLDER")] = None
-    fresh: Annotated[bool, Help("start over instead of going on where the run stopped")] = False
+    out: Annotated[str | None, Help("folder of the run (default: runs/<name>)", "FOLDER")] = None
+    fresh: Annotated[bool, Help("start over instead of resuming")] = False
     save_every: Annotated[float, Help("seconds between saved states")] = 60
-    dry_run: Annotated[bool, Help("print the plan, memory and time; search nothing")] = False
-    devices: Annotated[int | None, Help("how many devices share each batch (default: all)")] = None
+    dry_run: Annotated[bool, Help("estimate steps, memory and time without searching")] = False
+    devices: Annotated[int | None, Help("number of devices that share each batch (default: all)")] = None
     distributed: Annotated[bool, Help("join other hosts (SLURM, TPU pod, JAX_* variables)")] = False
 
     def run(self) -> None:
-        """Runs a search, or prints what it would take."""
+        """Runs a search, or estimates its cost."""
         from nttzoo import search
         from nttzoo.search import recipes
 

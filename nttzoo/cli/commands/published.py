@@ -54,7 +54,7 @@ class List:
 
 @dataclass(frozen=True, kw_only=True)
 class Info:
-    """Print what is known of a published network."""
+    """Print the card of a published network."""
 
     name: Annotated[str, Argument("of the network", "NAME")]
     json: Annotated[bool, Help("print JSON instead of its card")] = False
@@ -79,7 +79,7 @@ class Verify:
         from nttzoo import zoo
 
         names = zoo.verify()
-        print(json.dumps(names) if self.json else f"{len(names)} networks are exactly as published.")
+        print(json.dumps(names) if self.json else f"{len(names)} networks are intact.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ class LoadCheck:
             print(json.dumps([asdict(check) for check in checks]))
             return
         rows = [(check.name, f"{check.density:.2%}", f"{check.milliseconds:.0f} ms") for check in checks]
-        print(console.table("all as their cards say", ("network", "density", "loads in"), rows))
+        print(console.table("all networks match their cards", ("network", "density", "loads in"), rows))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,14 +117,14 @@ class Publish(DataOptions):
 
     comparison: Annotated[tuple[str, ...], Argument("JSON files of `nttzoo compare`", "COMPARISON")] = ()
     results: Annotated[str | None, Help("results of `nttzoo reproduce`, such as results/reproduce", "FOLDER")] = None
-    only: Annotated[tuple[str, ...], Help("of the results only these entries", "GLOB")] = ()
-    runs: Annotated[str | None, Help("where the searches are, and the weights of results", "FOLDER")] = None
-    runtimes: Annotated[str | None, Help("enter what `scripts/bench.py runtime NAME ...` measured", "FILE")] = None
-    pictures: Annotated[
-        tuple[str, ...], Help("store the tangent kernels that the gallery draws with these entries", "NAME")
-    ] = ()
+    only: Annotated[tuple[str, ...], Help("publish only these entries of the results", "GLOB")] = ()
+    runs: Annotated[str | None, Help("folder of the searches and of the weights of results", "FOLDER")] = None
+    runtimes: Annotated[str | None, Help("add the times that `scripts/bench.py runtime NAME ...` measured", "FILE")] = (
+        None
+    )
+    pictures: Annotated[tuple[str, ...], Help("store tangent kernels for the gallery with these entries", "NAME")] = ()
     curves: Annotated[
-        tuple[str, ...], Help("the same, and train each again beside a random mask, for learning curves", "NAME")
+        tuple[str, ...], Help("like --pictures, and train each with a random mask for learning curves", "NAME")
     ] = ()
     home: Annotated[str, Help("the zoo: $NTTZOO_HOME, or this folder", "FOLDER")] = field(
         default_factory=lambda: os.environ.get("NTTZOO_HOME", ".")
@@ -172,7 +172,7 @@ class Publish(DataOptions):
 class Gallery:
     """Write the zoo as a web page that opens from disk."""
 
-    out: Annotated[str, Help("where index.html goes", "FOLDER")]
+    out: Annotated[str, Help("output folder", "FOLDER")]
     data_dir: Annotated[
         str | None,
         Help("put test images of the data sets in this folder into the page (default: embedded digits only)", "FOLDER"),

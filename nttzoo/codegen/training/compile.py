@@ -39,15 +39,15 @@ def compile_training(
 
     Args:
       model: an NNX model of Linear and Conv layers, pooling, GroupNorm, dropout and elementwise functions. It is not
-        changed; its masks stay as they are now.
+        changed; its masks stay fixed.
       optimizer: "adam", "sgd", or an `UpdateRule`.
-      learning_rate: of every step, unless a call says otherwise.
+      learning_rate: of every step, unless a call passes its own.
       loss: "cross_entropy" or "squared".
-      dropout: whether layers of dropout are active.
+      dropout: whether dropout layers are active.
       seed: of dropout.
-      threads: how many share the images of a batch; the results are the same bits for any number (default: one or
-        all cores, whichever is faster at the time).
-      input_shape: of one input, if the model does not know.
+      threads: number of threads that share a batch; results are bit-identical for any number (default: one or all
+        cores, whichever is currently faster).
+      input_shape: of one input, if the model does not record it.
 
     Returns:
       A step: `step(images, labels)` trains on a batch and returns its loss.

@@ -59,15 +59,15 @@ def export_training_c(
     Args:
       model: an NNX model, as `compile_training` takes it.
       path: of the C file.
-      name: what all symbols start with, if not like the file.
+      name: prefix of all symbols (default: the file's name).
       optimizer: "adam", "sgd" or an `UpdateRule`.
       loss: "cross_entropy" or "squared".
-      dropout: whether layers of dropout are active in training.
+      dropout: whether dropout layers are active in training.
       seed: of dropout.
-      input_shape: of one input, if the model does not know.
+      input_shape: of one input, if the model does not record it.
 
     Returns:
-      The files, and what they need of memory.
+      The files and their memory requirements.
 
     Raises:
       OptionError: if the path does not end in .c.

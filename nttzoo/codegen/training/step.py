@@ -1,4 +1,4 @@
-"""A compiled training step as an object, for loops of one's own and for `nttzoo.fit`."""
+"""A compiled training step as an object, for custom loops and for `nttzoo.fit`."""
 
 from __future__ import annotations
 

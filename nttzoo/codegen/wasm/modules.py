@@ -21,12 +21,12 @@ from nttzoo.data import InputSpec
 from nttzoo.errors import ModelError, OptionError
 
 BATCH = 64  # examples that one call into a module takes
-SECTION = "nttzoo"  # the custom section in which a module tells what it is
+SECTION = "nttzoo"  # the custom section with a module's metadata
 
 
 @dataclass(frozen=True)
 class Module:
-    """A WebAssembly module and what it tells of itself."""
+    """A WebAssembly module and its metadata."""
 
     content: bytes
     about: dict[str, Any]
@@ -57,14 +57,14 @@ def export_wasm(
 ) -> ExportedWasm:
     """Writes a network as `path` (ending in .wasm), and beside it the ES module that loads and calls it.
 
-    The module holds the surviving weights, imports nothing and uses SIMD. It standardizes raw pixels by itself and
-    tells its name, shape and classes in a custom section.
+    The module holds the surviving weights, imports nothing and uses SIMD. It standardizes raw pixels and stores its
+    name, shape and classes in a custom section.
 
     Args:
       model: an NNX model, the name of a published network, the Path of a search, or the Path of an ONNX file.
       path: of the module; the script beside it ends in .js.
       weights: "trained" (the default) or "init", for a published network or a folder.
-      input_shape: of one example, for models that do not know it.
+      input_shape: of one example, for models that do not record it.
 
     Returns:
       The two files and the module's size.
@@ -94,7 +94,7 @@ def export_training_wasm(model: nnx.Module, path: str | os.PathLike[str], **opti
 
     Raises:
       ExportError: if there is no compiler for WebAssembly, or an operation has no backward rule.
-      ModelError: if the model does not know how its inputs are standardized.
+      ModelError: if the model has no `input_spec`.
 
     Example:
       >>> nttzoo.export_training_wasm(nttzoo.load("lenet300-mnist-1pct-global"), "digits.wasm")

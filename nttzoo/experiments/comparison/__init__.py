@@ -1,4 +1,4 @@
-"""Methods side by side at equal training: NTT, gradual NTT and the baselines, over densities, schemes and seeds.
+"""Comparisons of methods at equal training: NTT, gradual NTT and the baselines, over densities, schemes and seeds.
 
 A comparison is one JSON file that grows case by case: a killed comparison resumes where it stopped, and methods and
 seeds may be added later.

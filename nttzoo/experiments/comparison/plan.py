@@ -46,7 +46,7 @@ class Comparison:
         for name in ("methods", "densities", "schemes", "seeds", "exclude", "controls"):
             values = getattr(self, name)
             if len(set(values)) < len(values):
-                raise OptionError(f"{name} names something twice: {', '.join(map(str, values))}.")
+                raise OptionError(f"{name} has duplicates: {', '.join(map(str, values))}.")
         for density in self.densities:
             check_density(density)
         for scheme in self.schemes:

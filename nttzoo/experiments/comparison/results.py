@@ -17,10 +17,10 @@ def read(path: Path) -> dict[str, Any]:
     try:
         Comparison.from_dict(content["comparison"])
     except (TypeError, NttzooError) as error:
-        raise FileError(path, f"holds no comparison that this version of nttzoo can make: {error}") from error
+        raise FileError(path, f"holds no comparison that this version of nttzoo can read: {error}") from error
     origins = content.get("origins")
     if origins is not None and any(case.get("origin", 0) >= max(len(origins), 1) for case in content["cases"]):
-        raise FileError(path, "has cases whose origin it does not tell")
+        raise FileError(path, "has cases without an origin")
     return content
 
 

@@ -30,7 +30,7 @@ def run(
     run on.
     """
     if jobs < 1:
-        raise OptionError(f"jobs is {jobs}; it is how many trainings run side by side, 1 or more.")
+        raise OptionError(f"jobs is {jobs}; it must be the number of concurrent trainings, 1 or more.")
     # The file is rewritten after each case: two processes would overwrite each other's.
     with lock.alone_with(out):
         return _run(comparison, dataset, out, runs, jobs, where)
