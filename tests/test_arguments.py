@@ -1,5 +1,6 @@
 """Every public function names a wrong argument at once, with an error of nttzoo and before any work."""
 
+import inspect
 import math
 
 import jax
@@ -13,16 +14,42 @@ from nttzoo.codegen.training import UpdateRule
 from nttzoo.errors import NttzooError
 from nttzoo.search.recipes import Recipe
 
-WRONG = [None, "", "no such thing", b"x", -1, 1.5, math.nan, math.inf, True, [], {}, object()]
+WRONG = [None, "", "no such thing", b"x", -1, 1.5, math.nan, math.inf, -math.inf, 1e300, 10**30, 2 + 1j, True, [], {}]
+WRONG += [(None,), [math.nan], np.ones((2, 0)), np.full(3, math.nan), np.array(["x"]), "\0", object()]
 NAME = "lenet300-mnist-1pct-global"
 IMAGES, LABELS = np.ones((4, 4, 4, 1), np.float32), np.zeros(4, int)
 RECIPE = {"name": "own", "epochs": 1, "batch_size": 8, "learning_rate": 1e-3, "kernel_weight": 1.0, "weight_decay": 0.0}
-WHOLE = [v for v in WRONG if v != "no such thing"]
-ONLY_NUMBERS = [v for v in WRONG if v not in (1.5,)]
-OPTIONAL = [v for v in WRONG if v is not None]
-FLAG = [v for v in WRONG if v is not True]
-GLOBS = [v for v in WRONG if v not in ([], {})]
-TEXT = WHOLE
+
+
+def without(*values):
+    """Those of the wrong values that are not equal to some that are right after all."""
+    return [v for v in WRONG if isinstance(v, np.ndarray) or not any(type(v) is type(x) and v == x for x in values)]
+
+
+WHOLE = without("no such thing")
+ONLY_NUMBERS = without(1.5)
+OPTIONAL = without(None)
+FLAG = without(True)
+GLOBS = [v for v in without([], {}) if not isinstance(v, np.ndarray)]
+TEXT = without("no such thing", "\0")
+PATH = without("no such thing")
+SYMBOLS = without("no such thing", "\0", "", None, [], {})
+OPTIONAL_PATH = without("no such thing", None)
+
+
+# Other words by which messages call an argument.
+CALLED = {
+    "model": ["architecture", "recipe for"],
+    "name": ["architecture", "published network", "data set", "recipe"],
+    "data": ["data set", "recipe for"],
+    "dataset": ["data set"],
+    "densities": ["density"],
+    "schemes": ["scheme"],
+    "method": ["pruning method"],
+    "mask_rule": ["mask rule"],
+    "exclude": ["no layer's path matches"],
+    "size": ["batch size"],
+}
 
 
 def network():
@@ -37,14 +64,18 @@ def first(batches):
     return lambda **arguments: next(batches(**arguments))
 
 
+# Results, not made by users; and functions that compile WebAssembly with the checks of `export_c`.
+EXEMPT = {nttzoo.Speedup, nttzoo.export_wasm, nttzoo.export_training_wasm}
 # function -> (arguments that work, {argument: values that do not}; by default everything in WRONG)
 CASES = {
     "Recipe": (
         Recipe,
         {**RECIPE, "mask_every": 9, "tangents": "all", "outputs": 1, "start_density": 0.5, "fall": 0.5}
-        | {"fall_shape": "linear", "held_out": 0.1},
+        | {"fall_shape": "linear", "held_out": 0.1, "start_method": "synflow", "mask_rule": "flow", "active_from": 0.5}
+        | {"mask_momentum": 0.5, "output_loss": "squared", "normalize_kernels": True},
         {"name": TEXT, "learning_rate": ONLY_NUMBERS, "kernel_weight": ONLY_NUMBERS, "weight_decay": ONLY_NUMBERS}
-        | {"outputs": OPTIONAL, "start_density": OPTIONAL},
+        | {"outputs": OPTIONAL, "start_density": OPTIONAL, "start_method": OPTIONAL, "active_from": OPTIONAL}
+        | {"normalize_kernels": FLAG},
     ),
     "SearchConfig": (
         search.SearchConfig,
@@ -77,12 +108,12 @@ CASES = {
     "save": (
         nttzoo.save,
         {"model": network(), "folder": "model", "input_spec": None},
-        {"folder": TEXT, "input_spec": OPTIONAL},
+        {"folder": PATH, "input_spec": OPTIONAL},
     ),
     "data.load": (
         data.load,
         {"name": "mnist5k", "data_dir": None, "download": False},
-        {"data_dir": [v for v in OPTIONAL if v != "no such thing"], "download": FLAG},
+        {"data_dir": OPTIONAL_PATH, "download": FLAG},
     ),
     "from_arrays": (
         data.from_arrays,
@@ -95,12 +126,12 @@ CASES = {
         nttzoo.export_onnx,
         {"model": network(), "path": "a.onnx", "weights": "init", "sparse": True, "opset": 17, "batch": "B"}
         | {"layout": "NHWC", "input_shape": None, "images": None, "name": None},
-        {"sparse": FLAG, "path": TEXT, "input_shape": OPTIONAL, "images": OPTIONAL, "name": [v for v in TEXT if v]},
+        {"sparse": FLAG, "path": PATH, "input_shape": OPTIONAL, "images": OPTIONAL, "name": SYMBOLS},
     ),
     "export_c": (
         nttzoo.export_c,
         {"model": network(), "path": "a.c", "weights": "init", "input_shape": None, "name": None},
-        {"input_shape": OPTIONAL, "name": [v for v in TEXT if v]},
+        {"input_shape": OPTIONAL, "name": SYMBOLS},
     ),
     "compile": (
         nttzoo.compile,
@@ -117,14 +148,14 @@ CASES = {
         search.run,
         {"config": search.SearchConfig(), "out": None, "fresh": False, "devices": 1, "data_dir": None}
         | {"download": False, "save_every": 1.0, "progress": False},
-        {"out": [v for v in OPTIONAL if v != "no such thing"], "fresh": FLAG, "devices": OPTIONAL}
-        | {"data_dir": [v for v in OPTIONAL if v != "no such thing"], "download": FLAG}
+        {"out": OPTIONAL_PATH, "fresh": FLAG, "devices": OPTIONAL}
+        | {"data_dir": OPTIONAL_PATH, "download": FLAG}
         | {"save_every": ONLY_NUMBERS, "progress": FLAG},
     ),
     "dry_run": (
         search.dry_run,
         {"config": search.SearchConfig(), "devices": 1, "data_dir": None, "download": False},
-        {"devices": OPTIONAL, "data_dir": [v for v in OPTIONAL if v != "no such thing"], "download": FLAG},
+        {"devices": OPTIONAL, "data_dir": OPTIONAL_PATH, "download": FLAG},
     ),
     "find": (recipes.find, {"name": "ntt", "model": "lenet300", "data": "mnist"}, {}),
     "TrainConfig": (
@@ -137,7 +168,7 @@ CASES = {
     "fit": (
         nttzoo.fit,
         {"model": network(), "data": DATA, "config": nttzoo.TrainConfig(epochs=0), "checkpoint": None},
-        {"config": OPTIONAL, "checkpoint": [v for v in OPTIONAL if v != "no such thing"]},
+        {"config": OPTIONAL, "checkpoint": OPTIONAL_PATH},
     ),
     "empirical_ntk": (
         nttzoo.empirical_ntk,
@@ -159,17 +190,17 @@ CASES = {
         dynamics.gradient_flow,
         {"kernel": KERNEL, "start": OUTPUTS, "targets": OUTPUTS, "times": jnp.ones(2)}
         | {"test_kernel": KERNEL, "test_start": OUTPUTS},
-        {"times": [v for v in WRONG if v != []]},
+        {"times": without([])},
     ),
     "gradient_descent": (
         dynamics.gradient_descent,
         {"kernel": KERNEL, "start": OUTPUTS, "targets": OUTPUTS, "steps": jnp.ones(2), "learning_rate": 0.1}
         | {"test_kernel": KERNEL, "test_start": OUTPUTS},
-        {"learning_rate": ONLY_NUMBERS, "steps": [v for v in WRONG if v != []]},
+        {"learning_rate": ONLY_NUMBERS, "steps": without([])},
     ),
     "density_report": (masks.density_report, {"model": network()}, {}),
     "standardize": (data.standardize, {"images": IMAGES, "mean": np.ones(1), "std": np.ones(1)}, {}),
-    "export_hub": (export.export_hub, {"name": NAME, "folder": "hub"}, {"folder": TEXT}),
+    "export_hub": (export.export_hub, {"name": NAME, "folder": "hub"}, {"folder": PATH}),
     "UpdateRule": (
         UpdateRule,
         {"kind": "adam", "momentum": 0.5, "nesterov": False, "beta1": 0.9, "beta2": 0.9, "epsilon": 1e-8}
@@ -186,7 +217,7 @@ CASES = {
         nttzoo.export_training_c,
         {"model": network(), "path": "a.c", "name": None, "optimizer": "adam", "loss": "squared", "dropout": False}
         | {"seed": 0, "input_shape": None},
-        {"name": [v for v in TEXT if v], "dropout": FLAG, "input_shape": OPTIONAL},
+        {"name": SYMBOLS, "dropout": FLAG, "input_shape": OPTIONAL},
     ),
 }
 
@@ -198,9 +229,19 @@ def test_a_wrong_argument_raises_an_error_of_nttzoo(function, argument, tmp_path
     monkeypatch.chdir(tmp_path)
     call, good, wrong = CASES[function]
     for value in wrong.get(argument, WRONG):
-        with pytest.raises(NttzooError):
+        with pytest.raises(NttzooError) as error:
             call(**good | {argument: value})
+        assert any(word in str(error.value) for word in [argument, *CALLED.get(argument, [])]), error.value
     assert not list(tmp_path.iterdir())  # refused before any work
+
+
+def test_every_argument_of_every_public_function_is_tried():
+    functions = {call for call, _, _ in CASES.values()}
+    exported = {getattr(nttzoo, name) for name in nttzoo._NAMES} - EXEMPT
+    assert exported - functions == set()
+    for call, good, _ in CASES.values():
+        if call is not nttzoo.prune and (known := inspect.signature(call).parameters.keys() - {"arguments"}):
+            assert {name for name in known if not name.startswith("_")} - {"key", "words"} <= good.keys(), call
 
 
 @pytest.mark.parametrize("function", ["Recipe", "SearchConfig", "create", "sparsify", "prune", "speedup", "snip"])

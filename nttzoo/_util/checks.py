@@ -13,6 +13,8 @@ from flax import nnx
 
 from nttzoo.errors import ModelError, OptionError
 
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+
 
 def check_seed(seed: Any, name: str = "seed") -> int:
     """A seed that JAX takes."""
@@ -21,19 +23,25 @@ def check_seed(seed: Any, name: str = "seed") -> int:
     return int(seed)
 
 
-def check_count(name: str, value: Any, least: int = 1) -> int:
-    """A whole number."""
+def check_count(name: str, value: Any, least: int = 1, most: int = 2**31 - 1) -> int:
+    """A whole number that compiled code can count to."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
         raise OptionError(f"{name} is {value!r}; it must be a whole number, {least} or more.")
+    if value > most:
+        raise OptionError(f"{name} is {value!r}; it must be a whole number, {most} at most.")
     return int(value)
 
 
 def check_number(name: str, value: Any, allowed: str, low: float = -math.inf, high: float = math.inf) -> float:
-    """A finite number from `low` to `high`, as `allowed` says in words; a bound whose bracket is round is left out.
+    """A finite number from `low` to `high`, described in words by `allowed`; a round bracket there excludes its bound.
+
+    Numbers beyond single precision would become infinite in compiled code.
 
     >>> check_number("validation", 0.1, "a fraction in [0, 1)", 0, 1)
     """
-    number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    number = isinstance(value, Real) and not isinstance(value, bool) and abs(value) < math.inf
+    if number and abs(value) > FLOAT32_MAX:
+        raise OptionError(f"{name} is {value!r}; it must be {allowed}, and at most {FLOAT32_MAX:.1e} in size.")
     if number:
         above = value > low if "(" in allowed or "positive" in allowed else value >= low
         below = value < high if ")" in allowed else value <= high
@@ -59,7 +67,7 @@ def check_text(name: str, value: Any) -> str:
 
 def check_path(name: str, value: Any) -> None:
     """A path: a string or os.PathLike."""
-    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value) or "\0" in str(value):
         raise OptionError(f"{name} is {value!r}; it must be a path.")
 
 

@@ -66,7 +66,7 @@ def empirical_ntk(
     check_choice("tangents", tangents, ("all", "active"))
     check_choice("outputs", outputs, ("full", "trace"))
     if memory is not None:
-        check_count("memory", memory)
+        check_count("memory", memory, most=2**63 - 1)
     x1, x2 = check_inputs(model, x1, x2)
     trace, active = outputs == "trace", tangents == "active"
     find_shares = checked_shares(model, x1, active=active)

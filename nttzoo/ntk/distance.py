@@ -58,7 +58,7 @@ def kernel_distance(
     """
     check_choice("tangents", tangents, ("all", "active"))
     if memory is not None:
-        check_count("memory", memory)
+        check_count("memory", memory, most=2**63 - 1)
     x1, x2 = check_inputs(student, x1, x2)
     total = count_outputs(student, x1)
     chosen = None if outputs is None else _check_outputs(outputs, total, len(x1) + len(x2))

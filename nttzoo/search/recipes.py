@@ -26,7 +26,7 @@ from nttzoo.sparsity.pruning import METHODS
 
 # (start density, target density, progress 0 ... 1) -> density
 Fall = Callable[[float, float, float], float]
-FALLS: Registry[Fall] = Registry("shape of the density's fall")
+FALLS: Registry[Fall] = Registry("fall_shape")
 
 
 @FALLS.register("geometric")
@@ -101,7 +101,7 @@ class Recipe(RecipeSettings):
         if self.outputs is not None:
             check_count("outputs", self.outputs)
         if self.start_density is not None:
-            check_density(self.start_density)
+            check_density(self.start_density, "start_density")
         if self.start_method is not None and METHODS[self.start_method].needs == "labels":
             free = ", ".join(name for name, method in METHODS.items() if method.needs != "labels")
             raise OptionError(
@@ -191,7 +191,7 @@ def find(name: str, model: str, data: str) -> Recipe:
     Example:
       >>> short = nttzoo.recipes.find("ntt", "lenet300", "mnist").change(epochs=1)
     """
-    if name not in NAMES:
+    if not isinstance(name, str) or name not in NAMES:
         raise UnknownName("recipe", name, NAMES)
     known_recipes = PAPER | OURS
     if isinstance(ARCHITECTURES[model], Factory) or SOURCES[data].dataset is not None:

@@ -13,11 +13,11 @@ from nttzoo.settings import Density
 __all__ = ["Density", "check_densities", "check_density", "density_name", "glob_name", "on_the_way"]
 
 
-def check_density(density: Any) -> float:
-    """Returns the density as a float, or says what is wrong with it."""
+def check_density(density: Any, name: str = "density") -> float:
+    """A density as a float."""
     if isinstance(density, bool) or not isinstance(density, int | float | np.number) or not 0 < density <= 1:
         raise DensityError(
-            f"density {density!r} is not in (0, 1]. density is the fraction of weights KEPT: 0.03 keeps 3 %."
+            f"{name} {density!r} is not in (0, 1]. density is the fraction of weights KEPT: 0.03 keeps 3 %."
         )
     return float(density)
 

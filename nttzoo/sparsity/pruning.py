@@ -94,6 +94,8 @@ def prune(
     if input_shape is not None:
         check_shape("input_shape", input_shape)
     name = method if isinstance(method, str) else "of your own"
+    if isinstance(batch, tuple) and len(batch) != 2:
+        raise OptionError(f"batch has {len(batch)} parts; it must be images, or (images, labels).")
     images = batch[0] if isinstance(batch, tuple) and batch else batch
     if images is not None:  # the labels are looked at only by methods that need them
         check_array("batch", images)

@@ -113,10 +113,8 @@ class TrainConfig(TrainSettings):
 
     def make_augmentation(self) -> Augmentation | None:
         """The function that changes training images before an epoch, if any does."""
-        if self.augmentation == "none":
-            return None
         if isinstance(self.augmentation, str):
-            return AUGMENTATIONS[self.augmentation]
+            return None if self.augmentation == "none" else AUGMENTATIONS[self.augmentation]
         check_callable("augmentation", self.augmentation)
         return self.augmentation
 

@@ -11,6 +11,7 @@ from flax import nnx
 
 from nttzoo import architectures
 from nttzoo._util import files
+from nttzoo._util.checks import check_choice
 from nttzoo.data import InputSpec
 from nttzoo.errors import OptionError, RunError, UnknownName
 from nttzoo.zoo.checking import check, files_of, read_manifest
@@ -44,8 +45,7 @@ def load(
       >>> model = nttzoo.load("lenet300-mnist-1pct-global")
       >>> logits = model(model.input_spec.standardize(images))
     """
-    if weights not in ("init", "trained"):
-        raise OptionError(f"weights={weights!r} is not one of 'init', 'trained'.")
+    check_choice("weights", weights, ("init", "trained"))
     if not isinstance(name, str | os.PathLike):
         raise UnknownName("published network", name, all_places())
     if is_folder(name):
