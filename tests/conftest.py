@@ -10,7 +10,9 @@ import psutil
 import pytest
 import runtime_types
 
-MEMORY = 2**30  # above this a worker throws compiled programs away
+MEMORY = 3 * 2**29  # above this a worker throws compiled programs away ...
+ROOM = 2**29  # ... and again after growing by this much, but never later ...
+MOST = 9 * 2**28  # ... than here: a worker must stay under 2.5 GB
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
@@ -47,13 +49,28 @@ def pytest_configure(config):
 
 @pytest.fixture(autouse=True)
 def bounded_memory():
-    """Hundreds of tests leave thousands of compiled programs."""
+    """Hundreds of tests leave thousands of compiled programs.
+
+    Much of a worker's memory is not theirs. With a fixed limit, a worker above it would compile every test from scratch.
+    """
     yield
-    if psutil.Process().memory_info().rss > MEMORY:
+    if _memory() > _limit[0]:
         jax.clear_caches()
         gc.collect()
         if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
             trim(0)
+        _limit[0] = min(max(MEMORY, _memory() + ROOM), MOST)
+
+
+_limit = [MEMORY]
+
+
+def _memory() -> int:
+    return psutil.Process().memory_info().rss
+
+
+def pytest_collection_finish():
+    gc.freeze()  # modules and collected tests: nothing to look through in every collection
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -27,7 +27,7 @@ def check_count(name: str, value: Any, least: int = 1, most: int = 2**31 - 1) ->
     """A whole number that compiled code can count to."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
         raise OptionError(f"{name} is {value!r}; it must be a whole number, {least} or more.")
-    if value > most:
+    if int(value) > most:
         raise OptionError(f"{name} is {value!r}; it must be a whole number, {most} at most.")
     return int(value)
 
@@ -39,8 +39,9 @@ def check_number(name: str, value: Any, allowed: str, low: float = -math.inf, hi
 
     >>> check_number("validation", 0.1, "a fraction in [0, 1)", 0, 1)
     """
-    number = isinstance(value, Real) and not isinstance(value, bool) and abs(value) < math.inf
-    if number and abs(value) > FLOAT32_MAX:
+    size: Any = abs(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    number = size < math.inf
+    if number and size > FLOAT32_MAX:
         raise OptionError(f"{name} is {value!r}; it must be {allowed}, and at most {FLOAT32_MAX:.1e} in size.")
     if number:
         above = value > low if "(" in allowed or "positive" in allowed else value >= low
