@@ -51,7 +51,7 @@ def pytest_configure(config):
 def bounded_memory():
     """Hundreds of tests leave thousands of compiled programs.
 
-    Much of a worker's memory is not theirs. With a fixed limit, a worker above it would compile every test from scratch.
+    Much of a worker's memory is not theirs: with a fixed limit, it might compile every test from scratch.
     """
     yield
     if _memory() > _limit[0]:

@@ -78,7 +78,7 @@ def test_speedup_prints_json_or_a_table(capsys):
         (["train", "--start", "runs/x", "--prune", "snip"], "leave out --prune and --density"),
         (["train", "--start", "nowhere"], "RunError: there is no folder nowhere"),
         (["publish"], "OptionError: name a comparison to publish"),
-        (["device", "lenet300-mnist-1pct-global", "--images", "0"], "images is 0; it is how many"),
+        (["device", "lenet300-mnist-1pct-global", "--images", "0"], "images is 0; it must be the number"),
         (["export", "lenet300-mnist-1pct-global", "x.c", "--layout", "NCHW"], "--layout: of ONNX only"),
     ],
 )
@@ -210,7 +210,7 @@ def test_the_way_warnings_are_shown_is_left_as_it_was(capsys):
 
 
 def test_lists_take_plain_words_and_name_unknown_ones(capsys):
-    code, stdout, _ = run(capsys, "list", "conv4", "1pct")
+    code, stdout, _ = run(capsys, "list", "conv4", "1pct", "cifar10")
     assert code == 0
     listed = [line.split()[0] for line in stdout.splitlines() if "pct" in line]
     assert listed == [name for name in nttzoo.list_models() if name.startswith("conv4-") and "-1pct-" in name]
