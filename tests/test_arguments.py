@@ -27,10 +27,11 @@ def without(*values):
 
 
 WHOLE = without("no such thing")
-ONLY_NUMBERS = without(1.5)
+ONLY_NUMBERS = without(1.5, 10**30)
 OPTIONAL = without(None)
 FLAG = without(True)
 GLOBS = [v for v in without([], {}) if not isinstance(v, np.ndarray)]
+NAMES = [v for v in OPTIONAL if not (isinstance(v, np.ndarray) and v.dtype.kind == "U")]
 TEXT = without("no such thing", "\0")
 PATH = without("no such thing")
 SYMBOLS = without("no such thing", "\0", "", None, [], {})
@@ -39,13 +40,14 @@ OPTIONAL_PATH = without("no such thing", None)
 
 # Other words by which messages call an argument.
 CALLED = {
-    "model": ["architecture", "recipe for"],
+    "model": ["architecture", "recipe for", "published network"],
     "name": ["architecture", "published network", "data set", "recipe"],
     "data": ["data set", "recipe for"],
     "dataset": ["data set"],
     "densities": ["density"],
     "schemes": ["scheme"],
     "method": ["pruning method"],
+    "start_method": ["pruning method"],
     "mask_rule": ["mask rule"],
     "exclude": ["no layer's path matches"],
     "size": ["batch size"],
@@ -118,7 +120,7 @@ CASES = {
     "from_arrays": (
         data.from_arrays,
         {"x_train": IMAGES, "y_train": LABELS, "x_test": IMAGES, "y_test": LABELS, "name": "a", "classes": None},
-        {"name": TEXT, "classes": OPTIONAL},
+        {"name": TEXT, "classes": NAMES},
     ),
     "batches": (first(data.Labeled(IMAGES, LABELS).batches), {"size": 2, "rngs": 0}, {}),
     "split": (data.Labeled(IMAGES, LABELS).split, {"fraction": 0.5, "rngs": 0}, {}),

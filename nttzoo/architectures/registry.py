@@ -73,7 +73,7 @@ def create(name: str, *, num_classes: int = 10, input_shape: Shape | None = None
     """
     make: Any = ARCHITECTURES[name]
     if not _is_size(num_classes):
-        raise ModelError(f"num_classes is {num_classes!r}; a classifier needs at least one.")
+        raise ModelError(f"num_classes is {num_classes!r}; it must be a whole number, 1 or more.")
     shape = make.default_input_shape if input_shape is None else input_shape
     if shape is None:
         raise ShapeError(f"{name} has no default input shape: pass input_shape=(h, w, c), or --data.")
@@ -87,7 +87,7 @@ def create(name: str, *, num_classes: int = 10, input_shape: Shape | None = None
 
 
 def _is_size(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
+    return isinstance(value, Integral) and not isinstance(value, bool) and 1 <= int(value) < 2**31
 
 
 def blank(name: str, spec: InputSpec, *, seed: int) -> Network:

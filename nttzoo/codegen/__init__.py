@@ -18,7 +18,7 @@ from flax import nnx
 
 from nttzoo import export, zoo
 from nttzoo._util import files
-from nttzoo._util.checks import check_choice, check_path, check_text
+from nttzoo._util.checks import check_choice, check_count, check_path, check_text
 from nttzoo._util.provenance import check_writable
 from nttzoo.data import InputSpec
 from nttzoo.errors import ExportError, FileError, OptionError
@@ -98,7 +98,7 @@ def export_c(
         check_text("name", name)
     target = Path(path)
     if target.suffix != ".c":
-        raise OptionError(f"{target} should end in .c; the header goes beside it.")
+        raise OptionError(f"path {target} should end in .c; the header is written next to it.")
     check_writable(target)
     requested = name or target.stem
     proto, oracle = _graph(model, weights, input_shape)
@@ -163,9 +163,7 @@ def compile(
       >>> run = nttzoo.compile("lenet300-mnist-1pct-global")
       >>> outputs = run(images)  # uint8, or standardized floats
     """
-    threads = build.usable_cores() if threads is None else threads
-    if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
-        raise OptionError(f"threads is {threads!r}; it must be a whole number, 1 or more.")
+    threads = build.usable_cores() if threads is None else check_count("threads", threads)
     proto, oracle = _graph(model, weights, input_shape)
     source, shape = source_of(proto)
     network = build.build(source, input_shape=shape, threads=threads, input_spec=_input_spec(proto, shape))

@@ -19,7 +19,7 @@ from flax import nnx
 from jaxtyping import Float
 
 from nttzoo import __version__, nn, zoo
-from nttzoo._util.checks import check_choice, check_flag, check_model, check_shape, check_text
+from nttzoo._util.checks import check_choice, check_count, check_flag, check_model, check_shape, check_text
 from nttzoo._util.provenance import check_writable
 from nttzoo.errors import ExportError, OptionError
 from nttzoo.export.conversion import Layout, graph_of, plain_copy
@@ -130,12 +130,14 @@ def _check_images(images: Any, shape: tuple[int, ...]) -> None:
 
 
 def _check_options(opset: int, batch: str | int, layout: str) -> None:
-    if isinstance(opset, bool) or opset not in OPSETS:
+    if isinstance(opset, bool) or not isinstance(opset, int) or opset not in OPSETS:
         raise OptionError(f"opset {opset} is not supported; choose {OPSETS[0]} to {OPSETS[-1]}.")
-    if layout not in ("NHWC", "NCHW"):
+    if not isinstance(layout, str) or layout not in ("NHWC", "NCHW"):
         raise OptionError(f"layout {layout!r} is not one of 'NHWC', 'NCHW'.")
     if isinstance(batch, bool) or not isinstance(batch, int | str) or (isinstance(batch, int) and batch < 1):
         raise OptionError(f"batch is {batch}; it is the number of images, 1 or more, or a name for any number.")
+    if isinstance(batch, int):
+        check_count("batch", batch)
     if isinstance(batch, str) and not batch.isidentifier():
         raise OptionError(f"batch {batch!r} is not a name: use letters, such as 'B', or a number.")
 

@@ -128,7 +128,7 @@ def path_name(path: LayerPath) -> str:
 def matching(paths: Sequence[LayerPath], patterns: Sequence[str]) -> set[LayerPath]:
     """Those of the layers' paths that match some glob, such as "blocks.*"; an error if one matches none."""
     if isinstance(patterns, str):
-        raise OptionError(f"globs over layer paths are a list: write [{patterns!r}].")
+        raise OptionError(f"exclude is {patterns!r}; globs over layer paths are a list: write [{patterns!r}].")
     check_texts("exclude", patterns)
     found: set[LayerPath] = set()
     for pattern in patterns:

@@ -27,7 +27,7 @@ def check_densities(density: Density) -> Density:
     if not isinstance(density, Mapping):
         return check_density(density)
     if not density:
-        raise DensityError("the densities per layer are empty: give for example {'blocks.*': 0.02, '*': 0.1}.")
+        raise DensityError("density {} is empty: give a number, or one per glob, such as {'blocks.*': 0.02, '*': 0.1}.")
     return {str(pattern): check_density(value) for pattern, value in density.items()}
 
 

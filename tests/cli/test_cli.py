@@ -210,7 +210,7 @@ def test_the_way_warnings_are_shown_is_left_as_it_was(capsys):
 
 
 def test_lists_take_plain_words_and_name_unknown_ones(capsys):
-    code, stdout, _ = run(capsys, "list", "conv4", "1pct", "cifar10")
+    code, stdout, _ = run(capsys, "list", "conv4", "1pct")
     assert code == 0
     listed = [line.split()[0] for line in stdout.splitlines() if "pct" in line]
     assert listed == [name for name in nttzoo.list_models() if name.startswith("conv4-") and "-1pct-" in name]

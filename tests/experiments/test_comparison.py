@@ -68,6 +68,7 @@ def test_another_file_is_not_taken_for_a_comparison(tmp_path):
         comparison.run(comparison.Comparison(**VALUES), data.load("mnist5k"), out=tmp_path / "c.json", runs=tmp_path)
 
 
+@pytest.mark.slow
 def test_one_process_at_a_time_writes_a_comparison(tmp_path, monkeypatch):
     asked = comparison.Comparison(**{**VALUES, "methods": ("random",), "densities": (0.05,), "seeds": (0,)})
     where = {"out": tmp_path / "c.json", "runs": tmp_path}
@@ -178,6 +179,7 @@ def test_the_table_shows_mean_and_range_over_seeds():
     assert text.splitlines()[-1].split()[-1] == "3.0"
 
 
+@pytest.mark.slow
 def test_controls_follow_every_sparse_method_and_may_be_added(tmp_path):
     values = {
         **VALUES,

@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -110,6 +112,7 @@ def test_survivors_on_a_path_are_those_that_are_not_dead(name, density):
     assert any((~alive[path] & layer.mask[...]).any() for path, layer in masked_layers(model).items()), "some are dead"
 
 
+@functools.cache
 def search(schemes=("layerwise",), **change):
     recipe = recipes.Recipe(
         name="mine", epochs=2, batch_size=8, learning_rate=1e-3, kernel_weight=1e-3, weight_decay=0.0, mask_every=5
@@ -141,6 +144,7 @@ def test_each_variant_searches_at_the_same_density_and_differs(change):
     assert varied.target_after < varied.target_before
 
 
+@pytest.mark.slow
 def test_active_from_the_start_is_active_and_from_the_end_is_all():
     late, active = search(active_from=0.0), search(tangents="active")
     for ours, theirs in zip(*(jax.tree.leaves(nnx.state(one.model, nnx.Param)) for one in (late, active)), strict=True):

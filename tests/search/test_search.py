@@ -58,8 +58,14 @@ def config(**change):
     return search.SearchConfig(**{"densities": (0.2,), "recipe": recipe, **ours})
 
 
+FOUND = {}
+
+
 def transfer(**change):
-    return search.transfer(teacher(), images(), config(**change), progress=False)
+    """A search; one that several tests look at runs once."""
+    if (key := repr(change)) not in FOUND:
+        FOUND[key] = search.transfer(teacher(), images(), config(**change), progress=False)
+    return FOUND[key]
 
 
 def weights(student):
@@ -266,6 +272,7 @@ def test_gradual_reaches_the_target():
     assert masks.density_report(found.students[0].model).layers[0].kept == round(0.05 * 4800)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outputs", [None, 2])
 def test_a_small_set_seen_again_and_again_uses_the_teachers_kernel_once(monkeypatch, outputs):
     change = {"batch_size": 60, "held_out": 0.0, "epochs": 5, "outputs": outputs}
@@ -334,22 +341,31 @@ def finished(folder, **change):
         journal.close()
 
 
+SEVERAL = {"densities": (0.2, 0.3), "schemes": ("layerwise", "global"), "outputs": 2, "start_density": 0.5}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A search that was not interrupted, and its folder."""
+    folder = tmp_path_factory.mktemp("whole")
+    return finished(folder, **SEVERAL), folder
+
+
 @pytest.mark.parametrize("stop", [3, 7])
-def test_an_interrupted_run_ends_bit_for_bit_like_a_whole_one(tmp_path, monkeypatch, stop):
-    change = {"densities": (0.2, 0.3), "schemes": ("layerwise", "global"), "outputs": 2, "start_density": 0.5}
-    whole = finished(tmp_path / "whole", **change)
+def test_an_interrupted_run_ends_bit_for_bit_like_a_whole_one(tmp_path, monkeypatch, whole, stop):
+    whole, folder = whole
     calls = iter(range(10**6))
     monkeypatch.setattr(loop, "agreed", lambda asked, chunk, save: (next(calls) == stop, 1, save))
     with pytest.raises(search.Interrupted, match="the same command resumes"):
-        finished(tmp_path / "cut", **change)
+        finished(tmp_path / "cut", **SEVERAL)
     monkeypatch.undo()
-    again = finished(tmp_path / "cut", **change)
+    again = finished(tmp_path / "cut", **SEVERAL)
     for one, other in zip(whole.students, again.students, strict=True):
         for path, (kernel, mask) in weights(one).items():
             np.testing.assert_array_equal(kernel, weights(other)[path][0])
             np.testing.assert_array_equal(mask, weights(other)[path][1])
         assert one.kernel_after == other.kernel_after
-    metrics = [(tmp_path / name / "metrics.jsonl").read_text() for name in ("whole", "cut")]
+    metrics = [(place / "metrics.jsonl").read_text() for place in (folder, tmp_path / "cut")]
     assert metrics[0] == metrics[1]
     assert [json.loads(line) for line in metrics[0].splitlines()] == whole.reports
 

@@ -81,7 +81,7 @@ def export_training_c(
         check_text("name", name)
     target = Path(path)
     if target.suffix != ".c":
-        raise OptionError(f"{target} should end in .c; the header goes beside it.")
+        raise OptionError(f"path {target} should end in .c; the header is written next to it.")
     check_writable(target)
     if _has_compiler():
         compile_training(model, loss=loss, input_shape=input_shape)  # compares gradients with JAX's

@@ -161,7 +161,7 @@ def _text(file: str) -> str:
 def _target(path: str | os.PathLike[str]) -> Path:
     target = check_writable(path)
     if target.suffix != ".wasm":
-        raise OptionError(f"{target} should end in .wasm; the script goes beside it.")
+        raise OptionError(f"path {target} should end in .wasm; the script is written next to it.")
     return target
 
 
