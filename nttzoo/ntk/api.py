@@ -11,7 +11,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Num
 
-from nttzoo._util.checks import check_choice, check_count
+from nttzoo._util.checks import check_choice, check_count, check_model
 from nttzoo.errors import ModelError
 from nttzoo.nn import path_name
 from nttzoo.ntk.blocks import FindShares, block_sizes, default_memory, kernel_blocks, pair_shares
@@ -63,6 +63,7 @@ def empirical_ntk(
     Example:
       >>> kernel = nttzoo.empirical_ntk(model, images[:32], images[32:64], tangents="active")
     """
+    check_model("model", model)
     check_choice("tangents", tangents, ("all", "active"))
     check_choice("outputs", outputs, ("full", "trace"))
     if memory is not None:

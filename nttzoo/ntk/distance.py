@@ -15,7 +15,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Integer, Key, Num
 
-from nttzoo._util.checks import check_choice, check_count
+from nttzoo._util.checks import check_choice, check_count, check_model
 from nttzoo.errors import OptionError, ShapeError
 from nttzoo.ntk.api import Tangents
 from nttzoo.ntk.blocks import halves_of, kernel_blocks, per_example
@@ -56,6 +56,7 @@ def kernel_distance(
     Example:
       >>> distance = nttzoo.kernel_distance(student, teacher, images[:32], images[32:64])
     """
+    check_model("student", student)
     check_choice("tangents", tangents, ("all", "active"))
     if memory is not None:
         check_count("memory", memory, most=2**63 - 1)

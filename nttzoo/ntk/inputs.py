@@ -17,7 +17,7 @@ def as_array(name: str, value: Any) -> Array:
     """A JAX array, or an error that names the argument."""
     try:
         return jnp.asarray(value)
-    except (TypeError, ValueError) as error:
+    except (OverflowError, TypeError, ValueError) as error:
         raise OptionError(f"{name} is not an array of numbers: {error}") from error
 
 

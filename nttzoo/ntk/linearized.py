@@ -8,12 +8,14 @@ f(k) = y + (I - eta H)^k (f(0) - y). Use kernels with `tangents="active"`: only 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from nttzoo._util.checks import check_array, check_number
-from nttzoo.errors import ShapeError
+from nttzoo.errors import OptionError, ShapeError
 
 
 def gradient_flow(
@@ -45,8 +47,7 @@ def gradient_flow(
       >>> kernel = nttzoo.empirical_ntk(model, x, tangents="active")
       >>> outputs = nttzoo.dynamics.gradient_flow(kernel, model(x), targets, jnp.array([0.0, 1.0, 10.0]))
     """
-    check_array("times", times)
-    times = jnp.asarray(times)
+    times = _row("times", times)
     return _trajectory(
         kernel, start, targets, lambda w: jnp.exp(-times.astype(w.dtype)[:, None] * w[None]), test_kernel, test_start
     )
@@ -84,13 +85,23 @@ def gradient_descent(
       >>> outputs = nttzoo.dynamics.gradient_descent(kernel, model(x), targets, jnp.arange(10), learning_rate=0.01)
     """
     check_number("learning_rate", learning_rate, "positive", 0)
-    check_array("steps", steps)
-    counts = jnp.asarray(steps)
+    counts = _row("steps", steps)
 
     def decay(w: Array) -> Array:
         return (1 - learning_rate * w)[None] ** counts[:, None]
 
     return _trajectory(kernel, start, targets, decay, test_kernel, test_start)
+
+
+def _row(name: str, value: Any) -> Array:
+    """An array [t] of finite numbers."""
+    check_array(name, value)
+    row = jnp.asarray(value)
+    if row.ndim != 1:
+        raise ShapeError(f"{name} must be an array [t]; got {list(row.shape)}.")
+    if not isinstance(row, jax.core.Tracer) and not bool(jnp.isfinite(row).all()):
+        raise OptionError(f"{name} is {row.tolist()}; it must be finite.")
+    return row
 
 
 def _trajectory(
@@ -112,7 +123,7 @@ def _trajectory(
     n, o = start.shape
     if kernel.shape != (n, n, o, o) or targets.shape != (n, o):
         raise ShapeError(
-            f"{n} examples with {o} outputs need a kernel [{n}, {n}, {o}, {o}] and targets [{n}, {o}]; "
+            f"start [{n}, {o}], {n} examples with {o} outputs, needs a kernel [{n}, {n}, {o}, {o}] and targets [{n}, {o}]; "
             f"got {list(kernel.shape)} and {list(targets.shape)}."
         )
     values, vectors = jnp.linalg.eigh(_matrix(kernel))

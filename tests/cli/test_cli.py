@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import runpy
 import subprocess
 import sys
 import warnings
@@ -260,6 +261,12 @@ print("heavy:", [name for name in {HEAVY} if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "heavy: []"
+
+
+def test_the_package_runs_as_a_module(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["nttzoo", "--version"])
+    runpy.run_module("nttzoo", run_name="__main__")
+    assert capsys.readouterr().out == f"{nttzoo.__version__}\n"
 
 
 def test_every_public_name_can_be_imported_lazily():
