@@ -6,7 +6,6 @@ ONNX: graphs from `export_onnx` or from other exporters.
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from nttzoo.errors import ExportError, FileError, OptionError
 with export.onnx_packages():
     import onnx
 
-    from nttzoo.codegen import build, emit, frontend, lower, optimize, selfcheck
+    from nttzoo.codegen import build, emit, frontend, loading, lower, optimize, selfcheck
     from nttzoo.codegen.build import Compiled
     from nttzoo.codegen.choices import Choices
     from nttzoo.codegen.selfcheck import Oracle
@@ -36,7 +35,6 @@ __all__ = ["Choices", "Compiled", "ExportedC", "Source", "compile", "export_c", 
 
 # An NNX model, a published network's name, the Path of a search, or the Path of an .onnx file
 Model = nnx.Module | str | Path
-FILE_LIMIT = 2**31  # bytes of an ONNX file, as of any protocol buffer
 
 
 @dataclass(frozen=True)
@@ -233,8 +231,8 @@ def _numbers_and_names(about: dict[str, str]) -> dict[str, Any]:
         if key not in about:
             continue
         try:
-            known[key] = json.loads(about[key])
-        except (ValueError, RecursionError) as error:
+            known[key] = files.parse_json(key, about[key].encode())
+        except FileError as error:
             raise ExportError(f"the file's metadata {key!r} is not JSON: {error}") from error
         if (
             not isinstance(known[key], list)
@@ -258,13 +256,7 @@ def _graph(model: Model, weights: zoo.Weights, input_shape: tuple[int, ...] | No
     if isinstance(model, str) and weights == "trained":
         model = zoo.onnx_file(model)  # what was published, and was checked then
     if isinstance(model, Path) and model.suffix == ".onnx":
-        try:
-            files.check_regular(model, limit=FILE_LIMIT)
-            proto = onnx.load(model)
-        except FileError:
-            raise
-        except Exception as error:  # protobuf's own errors have no common base
-            raise ExportError(f"{model} cannot be read as ONNX: {error}") from error
+        proto = loading.load(model)
         return proto, partial(selfcheck.outputs_of_graph, frontend.prepared(proto))
     if isinstance(model, str | Path):
         name = model if isinstance(model, str) else model.name

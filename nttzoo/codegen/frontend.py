@@ -62,6 +62,7 @@ def prepared(model: onnx.ModelProto) -> onnx.ModelProto:
 
     Of several outputs the one with float32 numbers is taken: a classifier's probabilities, not its labels.
     """
+    _check_operators(model)
     model = _checked(model)
     nodes, constants = model.graph.node, {constant.name for constant in model.graph.initializer}
     for node in nodes:
@@ -87,6 +88,22 @@ def prepared(model: onnx.ModelProto) -> onnx.ModelProto:
         if axis and not size.dim_value:
             raise ExportError(f"axis {axis} of input {source.name!r} has no fixed size; only the batch may vary.")
     return model
+
+
+def _check_operators(model: onnx.ModelProto) -> None:
+    """Raises if it is not certain what the operators' names mean."""
+    versions = {used.version for used in model.opset_import if used.domain in ("", "ai.onnx")}
+    newest = onnx.defs.onnx_opset_version()
+    if len(versions) > 1 or not all(0 < version <= newest for version in versions):
+        raise ExportError(f"the graph should be of one opset, from 1 to {newest}; it is of {sorted(versions)}.")
+    for function in model.functions:
+        if function.domain in DOMAINS:
+            raise ExportError(f"the file has an operator {function.name!r} of its own in place of ONNX's.")
+    known = {value.name for value in (*model.graph.input, *model.graph.initializer)}
+    for name in (name for node in model.graph.node for name in node.output if name):
+        if name in known:
+            raise ExportError(f"the value {name!r} is given twice.")
+        known.add(name)
 
 
 def _numbers(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:

@@ -27,6 +27,10 @@ from nttzoo.registry import Registry
 Read = Callable[["Reader", onnx.NodeProto, dict[str, Any]], None]
 READERS: Registry[Read] = Registry("ONNX operator")  # filled by `operators`
 SIZES = (5, 7)  # of a batch that may have any
+CHANCE = ("Bernoulli", "Dropout", "Multinomial", "RandomNormalLike", "RandomUniformLike")
+# Operators of which ONNX's reference knows only the meaning that they have since some opset.
+_MEANT_OTHERWISE = {"Softmax": 13, "LogSoftmax": 13, "Hardmax": 13, "AveragePool": 7}
+_GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 
 
 def called(node: onnx.NodeProto) -> str:
@@ -92,6 +96,12 @@ class Reader:
 
     def fold(self, node: onnx.NodeProto) -> None:
         """Evaluates a node all of whose inputs are constants."""
+        if node.op_type in _MEANT_OTHERWISE and self.opset < _MEANT_OTHERWISE[node.op_type]:
+            raise ExportError(f"{called(node)} of a constant is not supported in opset {self.opset}.")
+        if node.op_type in CHANCE:
+            raise ExportError(f"{called(node)} draws random numbers; its answers are not those of a network.")
+        if any(attribute.type in _GRAPHS for attribute in node.attribute):  # a loop may never end
+            raise ExportError(f"{called(node)}: branches and loops are not supported.")
         names = [name for name in node.input if name]
         outputs = [name for name in node.output if name]
         values = evaluate(node, {name: self.constants[name] for name in names}, self.opset)

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import platformdirs
 
+from nttzoo._util import files
 from nttzoo._util.checks import check_flag, check_path
 from nttzoo.data import tfds
 from nttzoo.data.dataset import ARRAYS, Dataset, validated
@@ -19,6 +20,12 @@ from nttzoo.errors import DataError
 from nttzoo.registry import Registry
 
 DIGITS = tuple("0123456789")
+FILE_LIMIT = 2**40  # bytes of a data set
+# What NumPy raises about a file that is not what it should be: cut short, encrypted, of another kind or a huge shape.
+DAMAGE = (
+    *(zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, AttributeError, TypeError),
+    *(MemoryError, RuntimeError, SyntaxError),
+)
 
 
 @dataclass(frozen=True)
@@ -114,13 +121,14 @@ def data_folder(data_dir: str | os.PathLike[str] | None = None) -> Path:
 def read_npz(path: Path, optional: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
     """The arrays of a data set's file, and of the optional ones those that it has."""
     try:
+        files.check_regular(path, limit=FILE_LIMIT)
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             missing = [name for name in ARRAYS if name not in archive.files]
             if missing:
                 has = ", ".join(archive.files) or "nothing"
                 raise DataError(f"{path} lacks {', '.join(missing)}; it must hold {', '.join(ARRAYS)} and has {has}.")
             return {name: archive[name] for name in (*ARRAYS, *optional) if name in archive.files}
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, AttributeError, TypeError) as error:
+    except DAMAGE as error:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{path} cannot be read ({error}). It may be truncated: delete it and get it again.") from error

@@ -6,6 +6,7 @@ import statistics
 from pathlib import Path
 
 from nttzoo._util import provenance
+from nttzoo.experiments import results
 from nttzoo.experiments.cases import Case
 from nttzoo.search.config import Plan
 
@@ -20,11 +21,11 @@ IMAGES = {"mnist": 60_000, "fashion_mnist": 60_000, "cifar10": 50_000, "svhn": 7
 class Estimates:
     """Times learned from results in a folder, and from those that follow."""
 
-    def __init__(self, results: Path):
+    def __init__(self, folder: Path):
         self.epochs: dict[tuple[str, ...], list[float]] = {}
         machine = provenance.origin()["machine"]
-        for file in results.glob("*/*/seed*.json"):
-            content = provenance.read_json(file)
+        for file in folder.glob("*/*/seed*.json"):
+            content = results.read_one(file)
             if content["machine"] == machine and content["history"]["seconds"]:
                 key = _kind(content["case"]["model"], content["case"]["data"], content["case"]["density"])
                 self._add(key, statistics.median(content["history"]["seconds"]))

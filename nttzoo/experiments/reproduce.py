@@ -21,7 +21,7 @@ from nttzoo import data, search
 from nttzoo._util import console, lock, provenance
 from nttzoo.data import Dataset
 from nttzoo.errors import BusyError, OptionError
-from nttzoo.experiments import baselines, estimates, students
+from nttzoo.experiments import baselines, estimates, results, students
 from nttzoo.experiments.cases import Case
 from nttzoo.experiments.students import Source
 
@@ -71,7 +71,7 @@ def run(cases: Sequence[Case], place: Workplace, *, say: Say = print) -> list[Ca
             left.append(case)
             say(f"[{number}/{len(todo)}] {case.name}: {note}")
             continue
-        result = provenance.read_json(case.file(place.results))
+        result = results.read_one(case.file(place.results))
         times.learn(case, time.monotonic() - began, student=student)
         rest = sum(seconds for _, seconds in _outlook(todo[number:], place, times))
         accuracy = f"{result['test_accuracy']:.2%} in {estimates.duration(time.monotonic() - began)}"

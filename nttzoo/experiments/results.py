@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nttzoo._util import provenance
-from nttzoo.errors import RunError
+from nttzoo._util import schema
 
 BUDGET = ("epochs", "outputs", "mask_every")  # values of a recipe that say how much a search may cost
 
@@ -51,7 +51,8 @@ class Result:
     @property
     def train(self) -> float:
         """Training accuracy in the last epoch, in %."""
-        return 100 * self.content["history"]["train_accuracy"][-1]
+        accuracy = (self.content["history"]["train_accuracy"] or [None])[-1]
+        return math.nan if accuracy is None else 100 * accuracy
 
     @property
     def multiply_adds(self) -> int:
@@ -63,11 +64,13 @@ def read(folder: Path) -> list[Result]:
     """All results in a folder, sorted by name."""
     found = []
     for path in sorted(folder.glob("*/*/seed*.json")):
-        content = provenance.read_json(path)
-        if not isinstance(content, dict) or not {"case", "history", "test_accuracy"} <= content.keys():
-            raise RunError(f"{path} is not the result of a case: `nttzoo reproduce` writes them.")
-        found.append(Result(path.relative_to(folder).with_suffix("").as_posix(), content))
+        found.append(Result(path.relative_to(folder).with_suffix("").as_posix(), read_one(path)))
     return found
+
+
+def read_one(path: Path) -> dict[str, Any]:
+    """The result in a file."""
+    return schema.read(path, schema.ResultFile, what="the result of a case: `nttzoo reproduce` writes them")
 
 
 def where(results: Iterable[Result], **values: Any) -> list[Result]:

@@ -133,9 +133,9 @@ def constants(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
     Raises:
       ExportError: if one is malformed, or all of them together would take more than `MAX_BYTES`.
     """
-    found = {constant.name: _array(constant) for constant in graph.initializer}
+    found = {constant.name: array(constant) for constant in graph.initializer}
     sparse = [
-        (tuple(one.dims), _array(one.values), _array(one.indices), one.values.name) for one in graph.sparse_initializer
+        (tuple(one.dims), array(one.values), array(one.indices), one.values.name) for one in graph.sparse_initializer
     ]
     # A sparse constant may be large where its file is small: the zeros are not in it.
     total = sum(value.nbytes for value in found.values())
@@ -176,7 +176,14 @@ def check_shapes(model: onnx.ModelProto, *, strict: bool) -> None:
             raise ExportError(f"{value.name!r} has shape {sizes}: more than {MAX_BYTES / 2**30:g} GiB.")
 
 
-def _array(tensor: onnx.TensorProto) -> np.ndarray:
+def array(tensor: onnx.TensorProto) -> np.ndarray:
+    """The value of a tensor, which must be in the model itself: the name of a file would be looked up from here.
+
+    Raises:
+      ExportError: if it is malformed, elsewhere, or not of numbers.
+    """
+    if tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.data_type == onnx.TensorProto.STRING:
+        raise ExportError(f"constant {tensor.name!r} is of text, or in another file.")
     try:
         return numpy_helper.to_array(tensor)
     except Exception as error:  # whatever a malformed tensor makes NumPy or ONNX raise

@@ -63,6 +63,7 @@ def build(out: str | os.PathLike[str], *, data_dir: str | os.PathLike[str] | Non
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise OptionError(f"{folder} is a file; the gallery needs a folder.")
+    files.check_folder(folder)
     toolchain.find()
     names = zoo.list_models()
     exhibits, modules = [], {}

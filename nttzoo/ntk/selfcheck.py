@@ -1,7 +1,8 @@
 """A numerical check of the kernel's rules against a model's own derivatives, once for every model structure.
 
 Two examples, a few outputs and a random vector u: u K u, from the rules, must be the inner products of gradients that
-`jax.vjp` takes of the model itself, one example at a time. If they differ, the exact Jacobian is used instead.
+`jax.vjp` takes of the model itself, one example at a time. If they differ, the exact Jacobian is used instead. And the
+outputs for a batch must be those for its examples alone.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from nttzoo.ntk.factors import at_masked_point, dense_rows, shares
 from nttzoo.ntk.layer_rules import gram
 
 OUTPUTS = 4  # at most so many are looked at
+EXAMPLES = 2  # of which the kernel is compared
+BATCH = 4  # at most so many are in the batch: in a batch of two, examples may change places and come back
 # Compiled for one use: the compiler's effort would take longer than what it saves.
 _QUICKLY: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
@@ -68,7 +71,7 @@ def _agrees(model: nnx.Module, x: Array, active: bool) -> bool:
     with jax.core.eval_context(), jax.default_matmul_precision("highest"):
         model, x = _concrete(model, x)
         tolerance = _tolerance(model, x)
-        vectors = _vectors(len(x), jax.eval_shape(lambda x: nnx.clone(model)(x), x).shape[1])
+        vectors = _vectors(EXAMPLES, jax.eval_shape(lambda x: nnx.clone(model)(x), x).shape[1])
         seen = _own_derivatives(model, model if active else at_masked_point(model), x, vectors)
         if _differ(seen.alone, seen.together, tolerance):
             raise ModelError(
@@ -76,12 +79,12 @@ def _agrees(model: nnx.Module, x: Array, active: bool) -> bool:
                 "needs a model whose examples do not depend on each other. Call model.eval() first, if it has a "
                 "training mode."
             )
-        if not active and _differ(seen.alone, seen.at_point, tolerance):
+        if not active and _differ(seen.alone[:EXAMPLES], seen.at_point, tolerance):
             # Masks are not all that stands before a kernel: the masked point is another network.
             active = True
             seen = _own_derivatives(model, model, x, vectors)
         try:
-            found = _by_rules(model, x, vectors, active)
+            found = _by_rules(model, x[:EXAMPLES], vectors, active)
         except NttzooError:
             raise
         except Exception as error:
@@ -130,14 +133,17 @@ def _own_derivatives(model: nnx.Module, point: nnx.Module, x: Array, vectors: np
 
     @partial(jax.jit, compiler_options=_options())
     def run(here: Any, there: Any, x: Array, vectors: Array) -> _Own:
-        def one(example: tuple[Array, Array]) -> tuple[Array, Array, Array]:
-            outputs = lambda params, rest: outputs_alone(merge_params(graph, params, rest), example[0], copies)  # noqa: E731
-            at_point, pull = jax.vjp(lambda params: outputs(params, there[1]), there[0])
-            leaves = jax.tree.leaves(pull(example[1].astype(at_point.dtype))[0])
-            real = [leaf.reshape(-1) for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)]
-            return outputs(*here), at_point, jnp.concatenate(real)
+        def outputs(params: Any, rest: Any, example: Array) -> Array:
+            return outputs_alone(merge_params(graph, params, rest), example, copies)
 
-        alone, at_point, gradients = lax.map(one, (x, vectors))
+        def gradient(example: Array, vector: Array) -> tuple[Array, Array]:
+            at_point, pull = jax.vjp(lambda params: outputs(params, there[1], example), there[0])
+            leaves = jax.tree.leaves(pull(vector.astype(at_point.dtype))[0])
+            real = [leaf.reshape(-1) for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)]
+            return at_point, jnp.concatenate(real)
+
+        alone = lax.map(lambda example: outputs(here[0], here[1], example), x)
+        at_point, gradients = lax.map(lambda pair: gradient(*pair), (x[:EXAMPLES], vectors))
         return _Own(merge_params(graph, *here)(x), alone, at_point, gradients @ gradients.T)
 
     try:
@@ -192,10 +198,12 @@ def _concrete(model: nnx.Module, x: Array) -> tuple[Any, Array]:
         scale = np.sqrt(np.mean(np.square(value[np.isfinite(value)]))) if np.isfinite(value).any() else 0.0
         return jnp.asarray(value + 0.1 * (scale or 1.0) * noise, leaf.dtype)
 
-    examples = np.asarray(known(x)) if isinstance(x, jax.core.Tracer) else np.asarray(x[:2])
-    examples = np.resize(examples, (2, *x.shape[1:]))
-    if jnp.issubdtype(x.dtype, jnp.floating) and (examples[0] == examples[1]).all():
-        examples[1] += rng.normal(size=x.shape[1:])  # two alike would not show that they depend on each other
+    examples = np.asarray(known(x)) if isinstance(x, jax.core.Tracer) else np.asarray(x[:BATCH])
+    examples = np.resize(examples, (max(min(len(x), BATCH), EXAMPLES), *x.shape[1:]))
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        for i in range(1, len(examples)):
+            if any((examples[i] == other).all() for other in examples[:i]):
+                examples[i] += rng.normal(size=x.shape[1:])  # two alike would not show that they depend on each other
     return merge_params(graph, jax.tree.map(moved, params), jax.tree.map(known, rest)), jnp.asarray(examples, x.dtype)
 
 

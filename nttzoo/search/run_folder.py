@@ -17,7 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from nttzoo._util import files, lock, provenance
+from msgspec import Struct
+
+from nttzoo._util import files, lock, provenance, schema
 from nttzoo._util.hosts import is_first, together
 from nttzoo.checkpoint import Checkpoints
 from nttzoo.errors import FileError, RunError
@@ -27,6 +29,13 @@ from nttzoo.errors import FileError, RunError
 CONTENTS = ("summary.json", "checkpoints", "students", "metrics.jsonl", "report.png", "manifest.json", "config.json")
 REPORTS = "reports.jsonl"  # those up to a state, kept with it
 Defaults = Mapping[str, Any]
+
+
+class Line(Struct):
+    """A report: one line of metrics.jsonl."""
+
+    step: int
+    students: dict[str, dict[str, Any]]
 
 
 class Journal:
@@ -102,8 +111,8 @@ class Journal:
         found = []
         for line in text.splitlines():
             try:
-                found.append(json.loads(line))
-            except ValueError:
+                found.append(schema.validate(self._metrics, json.loads(line), Line))
+            except (ValueError, RecursionError, FileError):
                 break  # the run was killed while it wrote this line
         return [line for line in found if line["step"] <= step]
 
@@ -137,7 +146,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
                 raise FileError(folder / name, "was changed or cut short", "--fresh starts the run over.")
     else:
         files.warn_of_no_manifest(folder)
-    return files.read_json(path)
+    return schema.read(path, schema.SummaryFile, what="the summary of a search")
 
 
 @contextmanager
@@ -154,9 +163,7 @@ def _disk(folder: Path) -> Iterator[None]:
 def _check(folder: Path, description: dict[str, Any], defaults: Defaults, fresh: bool) -> None:
     """Raises if the folder is another run's, no run's at all, or cannot be made."""
     path = folder / "config.json"
-    nearest = next(parent for parent in (folder, *folder.absolute().parents) if os.path.lexists(parent))
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
-        raise RunError(f"cannot write {folder}: {nearest} is not a folder, or not yours to write. Choose another one.")
+    files.check_folder(folder)
     if path.exists() and not fresh:
         theirs, ours = _flat(files.read_json(path)), _flat(json.loads(json.dumps(description)))
         theirs = {**{key: value for key, value in _flat(dict(defaults)).items() if key in ours}, **theirs}

@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import io
 import time
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nttzoo._util import files
+from nttzoo._util import files, schema
 from nttzoo.data import Dataset
-from nttzoo.errors import TrainingError
+from nttzoo.errors import FileError, TrainingError
 from nttzoo.training.config import TrainConfig
 from nttzoo.training.history import History
 
@@ -53,16 +54,14 @@ class Checkpoint:
         if not (self.folder / files.MANIFEST).exists():
             return None
         files.verify(self.folder)
-        state = files.read_json(self.folder / _STATE)
+        state = schema.read(self.folder / _STATE, schema.TrainingFile, what="the state of a training")
         for key, mine in self._about.items():
             if state.get(key) != mine:
                 raise TrainingError(
                     f"{self.folder} holds another training: its {key} is {state.get(key)}, not {mine}. Name another "
                     "folder, or delete this one."
                 )
-        content = io.BytesIO(files.read_bytes(self.folder / _ARRAYS, limit=ARRAYS_LIMIT))
-        with np.load(content, allow_pickle=False) as arrays:
-            return Saved(History.from_dict(state["history"]), dict(arrays))
+        return Saved(History.from_dict(state["history"]), _read_arrays(self.folder / _ARRAYS))
 
     def write(self, history: History, arrays: dict[str, np.ndarray], *, now: bool) -> None:
         """Saves a state, unless one was saved a moment ago; `now`: in any case."""
@@ -73,6 +72,20 @@ class Checkpoint:
             np.savez(part / _ARRAYS, allow_pickle=False, **arrays)
             files.write_text(part / _STATE, files.to_json(content))
         self._saved = time.monotonic()
+
+
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    content = files.read_bytes(path, limit=ARRAYS_LIMIT)
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            members = archive.infolist()
+        # As written they are not compressed: a small file cannot become a large array.
+        if any(member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1 for member in members):
+            raise FileError(path, "holds compressed arrays, which nttzoo does not write")
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            return dict(arrays)
+    except (zipfile.BadZipFile, ValueError, EOFError, MemoryError, SyntaxError) as error:
+        raise FileError(path, f"cannot be read: {error}") from error
 
 
 def _digest(array: Any) -> str:

@@ -30,7 +30,7 @@ class Journal(Struct):
     """The paths below the zoo's folder, files and folders of entries, that a change replaces."""
 
     format: int
-    paths: list[Annotated[str, Meta(pattern=rf"^(MODEL_CARD\.md|(models|checkpoints)/{_PART}(/{_PART})?)$")]]
+    paths: list[Annotated[str, Meta(pattern=rf"^(MODEL_CARD\.md|(models|checkpoints)/{_PART}(/{_PART})?)\Z")]]
 
 
 @contextmanager
@@ -99,6 +99,10 @@ def _settle(home: Path) -> None:
         return
     if os.path.lexists(stage / JOURNAL):
         list(files.walk(stage))  # refuses links
+        for kind in ("models", "checkpoints"):
+            for folder in (home / kind, *(home / kind).glob("*")):
+                if folder.is_symlink():  # what is moved there would end up elsewhere
+                    raise FileError(folder, "is a symbolic link; only folders belong here")
         for path in schema.read(stage / JOURNAL, Journal, what="a journal of nttzoo")["paths"]:
             new, target, old = stage / path, home / path, stage / "old" / path
             if not new.exists():

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from wrong_json import mutations
 
 import nttzoo
 from nttzoo import checkpoint, cli, zoo
@@ -52,22 +53,6 @@ def everything(home):
     nttzoo.load(NAME, weights="trained")
     cli.main(["info", NAME])
     cli.main(["list"])
-
-
-def mutations(value):
-    """Copies of a JSON value with one thing wrong each."""
-    for wrong in (None, [], {}, "x", -1, 1e300, True, "../../x", [[]]):
-        if type(wrong) is not type(value) or wrong != value:
-            yield wrong
-    if isinstance(value, dict):
-        for key in value:
-            yield {k: v for k, v in value.items() if k != key}
-            for wrong in mutations(value[key]):
-                yield {**value, key: wrong}
-    elif isinstance(value, list) and value:
-        yield value[:-1]
-        for wrong in mutations(value[0]):
-            yield [wrong, *value[1:]]
 
 
 @pytest.mark.parametrize("file", ["models/index.json", f"checkpoints/{NAME}/manifest.json"])
@@ -317,3 +302,20 @@ def test_a_place_that_cannot_be_written_is_refused_before_any_work(tmp_path, cap
     (tmp_path / "file").touch()
     said = one_line(capsys, *command, "--out", tmp_path / "file" / "inside")
     assert "file" in said
+
+
+@pytest.mark.parametrize("option", ["--results", "--report", "--runs"])
+def test_reproduce_looks_at_its_folders_before_any_work(tmp_path, capsys, monkeypatch, option):
+    monkeypatch.setattr("nttzoo.data.load", None)
+    (tmp_path / "file").touch()
+    places = {name: tmp_path / name for name in ("--results", "--report", "--runs")}
+    places[option] = tmp_path / "file" / "inside" / "more"
+    said = one_line(capsys, "reproduce", "table1", *(part for place in places.items() for part in place))
+    assert "is not a folder" in said
+    assert {path.name for path in tmp_path.iterdir()} == {"file"}
+
+
+def test_a_gallery_looks_at_its_folder_before_any_work(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("nttzoo.zoo.list_models", None)
+    (tmp_path / "file").touch()
+    assert "is not a folder" in one_line(capsys, "gallery", "--out", tmp_path / "file" / "inside")

@@ -339,12 +339,14 @@ def test_a_model_that_squeezes_its_batch_away():
         lambda self, x: Model.__call__(self, x)[::-1],
         lambda self, x: Model.__call__(self, x - x.mean(0, keepdims=True)),
         lambda self, x: Model.__call__(self, nnx.Dropout(0.5, rngs=nnx.Rngs(0))(x)),
+        lambda self, x: jnp.roll(Model.__call__(self, x), 2, 0),  # nothing happens to a batch of two
+        lambda self, x: Model.__call__(self, x - x.mean(0, keepdims=True) if len(x) > 3 else x),
     ],
-    ids=["scaled by all", "out of order", "centered", "by chance"],
+    ids=["scaled by all", "out of order", "centered", "by chance", "moved by two", "centered if many"],
 )
 def test_examples_that_depend_on_each_other_are_refused(call):
     with pytest.raises(ModelError, match="another output when it comes in a batch"):
-        empirical_ntk(model_with(__call__=call), jnp.asarray(X))
+        empirical_ntk(model_with(__call__=call), jnp.asarray([*X, X[0] + 1]))
 
 
 def test_a_loop_without_derivatives_is_refused():

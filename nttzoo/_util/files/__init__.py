@@ -16,7 +16,7 @@ A folder inside a folder may have a manifest of its own (`student/trained`): the
 of earlier versions have no manifest; `verify` warns once and accepts them, and `seal` adds one.
 """
 
-from nttzoo._util.files.folders import check_replaceable, new_folder, private_folder, recover, switch
+from nttzoo._util.files.folders import check_folder, check_replaceable, new_folder, private_folder, recover, switch
 from nttzoo._util.files.manifests import (
     CURE,
     FORMAT,
@@ -44,6 +44,7 @@ __all__ = [
     "OLD",
     "PART",
     "TEXT_LIMIT",
+    "check_folder",
     "check_listed",
     "check_regular",
     "check_replaceable",

@@ -56,6 +56,13 @@ def new_folder(target: Path, *, manifest: bool = True) -> Iterator[Path]:
         shutil.rmtree(part, ignore_errors=True)
 
 
+def check_folder(folder: Path) -> None:
+    """Raises unless `folder` is one to write in, or can be made; makes nothing."""
+    nearest = next(parent for parent in (folder, *folder.absolute().parents) if os.path.lexists(parent))
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        raise RunError(f"cannot write {folder}: {nearest} is not a folder, or not yours to write. Choose another one.")
+
+
 def private_folder(folder: Path) -> None:
     """Makes a folder that is the user's alone; one that others could have written to is refused.
 

@@ -57,7 +57,8 @@ def is_temporary(path: Path) -> bool:
 
 def describe(path: Path) -> dict[str, Any]:
     """What a manifest says of a file."""
-    return {"size": path.stat().st_size, "sha256": sha256(path)}
+    digest = sha256(path)
+    return {"size": path.stat().st_size, "sha256": digest}
 
 
 def seal(folder: Path, soon: Mapping[str, bytes] | None = None) -> None:

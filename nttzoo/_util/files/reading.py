@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -13,27 +16,35 @@ import msgspec
 from nttzoo.errors import FileError
 
 TEXT_LIMIT = 2**25  # bytes of a JSON file; the largest of ours have a few hundred kilobytes
+DEPTH_LIMIT = 64  # of lists and objects in each other; ours have about ten levels
 
 
-def read_bytes(path: str | os.PathLike[str], *, limit: int = TEXT_LIMIT) -> bytes:
-    """The content of a regular file of at most `limit` bytes; a pipe or a device is refused, not waited for."""
+@contextmanager
+def opened(path: str | os.PathLike[str]) -> Iterator[BufferedReader]:
+    """A regular file to read from; a pipe or a device is refused, not waited for."""
     try:
         # Opening a pipe without O_NONBLOCK would wait for somebody to write to it.
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
     except (OSError, ValueError) as error:
         raise FileError(path, f"cannot be read: {reason(error)}") from error
     try:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise FileError(path, "cannot be read: it is not a regular file")
-        if found.st_size > limit:
-            raise FileError(path, f"has {found.st_size:,} bytes; at most {limit:,} were expected")
         with os.fdopen(handle, "rb", closefd=False) as file:
-            content = file.read(limit + 1)
+            yield file
     except OSError as error:
         raise FileError(path, f"cannot be read: {reason(error)}") from error
     finally:
         os.close(handle)
+
+
+def read_bytes(path: str | os.PathLike[str], *, limit: int = TEXT_LIMIT) -> bytes:
+    """The content of a regular file of at most `limit` bytes."""
+    with opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            raise FileError(path, f"has {size:,} bytes; at most {limit:,} were expected")
+        content = file.read(limit + 1)
     if len(content) > limit:  # it grew meanwhile
         raise FileError(path, f"has more than {limit:,} bytes")
     return content
@@ -47,16 +58,28 @@ def read_json(path: str | os.PathLike[str], *, limit: int = TEXT_LIMIT) -> Any:
 def parse_json(path: str | os.PathLike[str], content: bytes) -> Any:
     """The value of JSON text that was read from `path`. NaN, infinity and numbers beyond a double are not JSON."""
     try:
-        return msgspec.json.decode(content)
+        value = msgspec.json.decode(content)
     except RecursionError as error:
         raise FileError(path, "cannot be read: it is nested too deeply") from error
     except ValueError as error:
         raise FileError(path, f"cannot be read: {error}") from error
+    level = [value]
+    for _ in range(DEPTH_LIMIT):
+        level = [inner for outer in level for inner in _inside(outer)]
+    if level:
+        raise FileError(path, "cannot be read: it is nested too deeply")
+    return value
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def sha256(path: Path) -> str:
     """The SHA-256 of a file, as hex digits."""
-    with path.open("rb") as file:
+    with opened(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -25,7 +25,17 @@ from nttzoo._util.schema.entries import (
 )
 from nttzoo._util.schema.networks import Inputs, NetworkFile, SavedFile, ShapesOnly, StoredArray, StudentFile
 from nttzoo._util.schema.pictures import Pictures
-from nttzoo._util.schema.results import Case, ComparisonFile, ComparisonSettings, Machine, RuntimeCase, RuntimesFile
+from nttzoo._util.schema.results import (
+    Case,
+    ComparisonFile,
+    ComparisonSettings,
+    Machine,
+    ResultFile,
+    RuntimeCase,
+    RuntimesFile,
+    SummaryFile,
+    TrainingFile,
+)
 from nttzoo._util.schema.types import (
     NAME,
     Axis,
@@ -66,6 +76,7 @@ __all__ = [
     "NetworkFile",
     "Pictures",
     "RecipePart",
+    "ResultFile",
     "RuntimeCase",
     "Runtimes",
     "RuntimesFile",
@@ -79,9 +90,11 @@ __all__ = [
     "Speedup",
     "StoredArray",
     "StudentFile",
+    "SummaryFile",
     "Text",
     "Times",
     "TrainPart",
+    "TrainingFile",
     "TwoThreads",
     "read",
     "validate",

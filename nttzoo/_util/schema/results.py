@@ -1,4 +1,4 @@
-"""Files of measurements: comparisons and runtimes."""
+"""Files of measurements: comparisons, runtimes, results of cases, summaries of searches, states of trainings."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from nttzoo._util.schema.entries import Layer
 from nttzoo._util.schema.types import Count, Density, Milliseconds, Name, Seed, Share, Text
 
 
@@ -66,3 +67,108 @@ class RuntimesFile(Struct):
     cases: list[RuntimeCase]
     machine: Machine
     runtimes: dict[str, Any]
+
+
+class CaseKey(Struct):
+    """Which network a result is of."""
+
+    class Training(Struct):
+        """How it was trained."""
+
+        epochs: Count
+        dropout: bool
+
+    model: Name
+    data: Name
+    method: Text
+    density: Density
+    scheme: Text
+    seed: Seed
+    control: Text
+    change: dict[str, Any]
+    training: Training
+
+
+class Student(Struct):
+    """The search behind a result."""
+
+    steps: Count
+    kernel_before: float
+    kernel_after: float
+
+
+class Total(Struct):
+    """Multiply-adds of a whole network."""
+
+    dense: Count
+    sparse: Count
+
+
+class Costs(Struct):
+    """What sparsity could save in a network."""
+
+    total: Total
+    theoretical: float
+
+
+class Epochs(Struct):
+    """What happened in each epoch of a training."""
+
+    train_loss: list[float | None]
+    train_accuracy: list[float | None]
+    validation_accuracy: list[float | None]
+    test_accuracy: list[float | None]
+    seconds: list[float]
+    engine: Text
+    engine_note: Text
+
+
+class ResultFile(Struct):
+    """What `nttzoo reproduce` writes of a case."""
+
+    case: CaseKey
+    test_accuracy: Share
+    student: Student | None
+    layers: list[Layer]
+    speedup: Costs
+    history: Epochs
+    date: Text
+    machine: dict[str, Any]
+
+
+class Searched(Struct):
+    """What a search tells of a student."""
+
+    class Speedup(Struct):
+        """What its sparsity could save."""
+
+        theoretical: float
+
+    kernel_before: float
+    kernel_after: float
+    target_after: float
+    density: Annotated[list[Layer], Meta(min_length=1)]
+    speedup: Speedup
+
+
+class SummaryFile(Struct):
+    """summary.json in the folder of a search."""
+
+    class Config(Struct):
+        """What was searched for."""
+
+        model: Name
+        data: Text
+
+    config: Config
+    steps: Count
+    students: Annotated[dict[Text, Searched], Meta(min_length=1)]
+
+
+class TrainingFile(Struct):
+    """training.json in the checkpoint of a training."""
+
+    config: dict[str, Any]
+    data: dict[str, Any]
+    start: Text
+    history: Epochs

@@ -7,10 +7,10 @@ from typing import Annotated
 from msgspec import Meta
 
 # Names become parts of paths: no slash, no leading dot.
-NAME = r"^[A-Za-z0-9][A-Za-z0-9_.+=-]{0,199}$"
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_.+=-]{0,199}\Z"
 Name = Annotated[str, Meta(pattern=NAME)]
 Text = Annotated[str, Meta(max_length=10_000)]
-Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Seed = Annotated[int, Meta(ge=0, lt=2**32)]
 Density = Annotated[float, Meta(gt=0, le=1)]

@@ -122,9 +122,12 @@ class Reproduce(DataOptions):
 
     def run(self) -> None:
         """Runs the missing cases of an experiment and writes the report."""
+        from nttzoo._util import files
         from nttzoo.experiments import dynamics, plans, report, reproduce
 
         results = Path(self.results)
+        for folder in (results, Path(self.report).parent, *map(Path, self.runs[:1])):
+            files.check_folder(folder)
         place = reproduce.Workplace(results, tuple(map(Path, self.runs)), not self.no_search, self.where)
         if self.experiment != "report":
             cases = reproduce.select(plans.plan(self.experiment, self.budget), self.only)

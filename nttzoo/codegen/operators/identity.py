@@ -10,6 +10,7 @@ import onnx
 from nttzoo.codegen.ir import Dropout
 from nttzoo.codegen.reader import READERS, Reader, called
 from nttzoo.errors import ExportError
+from nttzoo.export import graph
 
 
 @READERS.register("Dropout")
@@ -44,7 +45,7 @@ def _constant(reader: Reader, node: onnx.NodeProto, given: dict[str, Any]) -> No
     kind, value = next(iter(given.items()))
     types = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
     if kind == "value":
-        reader.constants[node.output[0]] = onnx.numpy_helper.to_array(value)
+        reader.constants[node.output[0]] = graph.array(value)
     elif kind in types:
         reader.constants[node.output[0]] = np.array(value, types[kind])
     else:

@@ -15,7 +15,8 @@ from nttzoo.errors import ExportError
 @READERS.register("BatchNormalization")
 def _batch_norm(reader: Reader, node: onnx.NodeProto, given: dict[str, Any]) -> None:
     shape = reader.shape(node)
-    if given.get("training_mode") or (reader.opset < 7 and not given.get("is_test")):
+    # From opset 7 to 13, training mode was having the statistics as outputs.
+    if given.get("training_mode") or (reader.opset < 7 and not given.get("is_test")) or any(node.output[1:]):
         raise ExportError(f"{called(node)} is in training mode: it mixes examples. Export it for inference.")
     if reader.opset < 9 and not given.get("spatial", 1):
         raise ExportError(f"{called(node)}: statistics per pixel (spatial=0) are not supported.")

@@ -23,6 +23,8 @@ def _pool(kind: str, reader: Reader, node: onnx.NodeProto, given: dict[str, Any]
     source, axes = windows.planes(reader, node)
     channels, *size = reader.shapes[source]
     window = windows.window(node, given, tuple(size), tuple(given["kernel_shape"]), axes)
+    if kind == "average" and reader.opset < 7 and any(window.pads):
+        raise ExportError(f"{called(node)}: before opset 7 ONNX does not say whether averages count the pads.")
     ceil, counts = bool(given.get("ceil_mode")), bool(given.get("count_include_pad"))
     places = window.places(node, tuple(size), ceil)
     if any(pad >= reach for pad, reach in zip(window.pads, _reach(window) * 2, strict=True)):

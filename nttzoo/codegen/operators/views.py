@@ -136,6 +136,11 @@ def _resize(reader: Reader, node: onnx.NodeProto, given: dict[str, Any]) -> None
         sizes = reader.both(node, 3)[0].copy()
         sizes[batch.axis] = 1
         known[node.input[3]] = sizes
+    scales = reader.constant(node, 2)
+    if scales is not None and scales.size:
+        sizes = scales.astype(float) * [full[axis] for axis in given.get("axes", range(len(full)))]
+        if (np.abs(sizes - np.round(sizes)) > 1e-5 * sizes).any():
+            raise ExportError(f"{called(node)}: runtimes disagree about sizes that are not whole: {sizes.tolist()}.")
     places = np.arange(int(np.prod(full)), dtype=np.float64).reshape(full)
     (moved,) = evaluate(node, {node.input[0]: places, **known}, max(reader.opset, 11))
     where = moved.astype(int)

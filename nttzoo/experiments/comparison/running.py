@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Any
 
 from nttzoo import search
-from nttzoo._util import console, lock, provenance
+from nttzoo._util import console, files, lock, provenance
 from nttzoo.data import Dataset
 from nttzoo.errors import OptionError, RunError
 from nttzoo.experiments import baselines, controls
@@ -33,6 +33,7 @@ def run(
         raise OptionError(f"jobs is {jobs}; it must be the number of concurrent trainings, 1 or more.")
     # The file is rewritten after each case: two processes would overwrite each other's.
     with lock.alone_with(out):
+        files.check_folder(runs)
         return _run(comparison, dataset, out, runs, jobs, where)
 
 
