@@ -254,19 +254,24 @@ def _size(shape: tuple[int, ...]) -> int:
     return size
 
 
+def read_graph(path: Path) -> onnx.ModelProto:
+    """The graph in an ONNX file."""
+    try:
+        files.check_regular(path, limit=FILE_LIMIT)
+        return onnx.load(path)
+    except FileError:
+        raise
+    except Exception as error:  # protobuf's own errors have no common base
+        raise ExportError(f"{path} cannot be read as ONNX: {error}") from error
+
+
 def _graph(model: Model, weights: zoo.Weights, input_shape: tuple[int, ...] | None) -> tuple[onnx.ModelProto, Oracle]:
     """A network's ONNX graph, and what knows its outputs without our C: ONNX Runtime for a file, JAX for a model."""
     check_choice("weights", weights, ("init", "trained"))
     if isinstance(model, str) and weights == "trained":
         model = zoo.onnx_file(model)  # what was published, and was checked then
     if isinstance(model, Path) and model.suffix == ".onnx":
-        try:
-            files.check_regular(model, limit=FILE_LIMIT)
-            proto = onnx.load(model)
-        except FileError:
-            raise
-        except Exception as error:  # protobuf's own errors have no common base
-            raise ExportError(f"{model} cannot be read as ONNX: {error}") from error
+        proto = read_graph(model)
         return proto, partial(selfcheck.outputs_of_graph, frontend.prepared(proto))
     if isinstance(model, str | Path):
         name = model if isinstance(model, str) else model.name

@@ -66,6 +66,7 @@ def build(out: str | os.PathLike[str], *, data_dir: str | os.PathLike[str] | Non
     if folder.exists() and not folder.is_dir():
         raise OptionError(f"{folder} is a file; the gallery needs a folder.")
     toolchain.find()
+    sets = _data_sets(data_dir)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -73,7 +74,7 @@ def build(out: str | os.PathLike[str], *, data_dir: str | os.PathLike[str] | Non
     check_writable(folder / "index.html")
     names = zoo.list_models()
     exhibits, digits, modules = _collect(names)
-    samples, binary = _samples(exhibits, data_dir)
+    samples, binary = _samples(exhibits, sets, data_dir)
     binary |= digits.binary
     for shown in exhibits:
         shown.facts["wasm"] = len(modules[shown.name]) if shown.name in modules else None
@@ -136,12 +137,25 @@ def _fit(modules: dict[str, bytes], *, first: list[str], limit: int) -> tuple[di
     return chosen, [name for name in order if name not in chosen]
 
 
-def _samples(exhibits: list[Exhibit], data_dir: Any) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Some test images of each data set that the entries are for, if a data folder was given and has it."""
+def _data_sets(data_dir: str | os.PathLike[str] | None) -> list[str]:
+    """The data sets in a folder, if one was given. MNIST's digits are in the page anyway."""
+    if data_dir is None:
+        return []
+    check_path("data_dir", data_dir)
+    stems = {name: {name, data.SOURCES[name].tfds_name} for name in data.SOURCES if not name.startswith("mnist")}
+    found = [name for name, of_name in stems.items() if any((Path(data_dir) / f"{x}.npz").is_file() for x in of_name)]
+    if not found:
+        expected = ", ".join(f"{name}.npz" for name in stems)
+        raise OptionError(f"data_dir: the folder {data_dir} has no test images to show; expected one of {expected}.")
+    return found
+
+
+def _samples(
+    exhibits: list[Exhibit], sets: list[str], data_dir: str | os.PathLike[str] | None
+) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Some test images of each of these data sets that the entries are for."""
     facts, binary = {}, {}
-    for name in sorted({shown.facts["dataset"] for shown in exhibits}) if data_dir is not None else ():
-        if name not in data.SOURCES or name == "mnist":
-            continue
+    for name in sorted({shown.facts["dataset"] for shown in exhibits}.intersection(sets)):
         test = data.load(name, data_dir=data_dir).test
         chosen = [np.flatnonzero(test.labels == label)[i] for i in range(SAMPLES) for label in np.unique(test.labels)]
         images = test.images[chosen[:SAMPLES]]

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from jaxtyping import Float, Int, Integer, Shaped, UInt8, UInt16, UInt32
 
-from nttzoo import zoo
+from nttzoo import codegen, zoo
 from nttzoo.codegen import wasm
 
 LEVELS = 15  # of a weight's size in a picture
@@ -26,7 +26,7 @@ def network(name: str) -> wasm.Module:
 
 def rounded_network(file: Path, name: str) -> wasm.Module:
     """A network in an ONNX file as a module, its weights rounded; biases are exact."""
-    proto = onnx.load(file)
+    proto = codegen.read_graph(file)
     sparse = [tensor.values for tensor in proto.graph.sparse_initializer]
     for tensor in [*sparse, *(one for one in proto.graph.initializer if len(one.dims) > 1)]:
         if tensor.data_type == onnx.TensorProto.FLOAT:

@@ -80,6 +80,8 @@ def test_folders_that_cannot_be_written_are_refused_before_any_work(tmp_path, mo
     (tmp_path / "file").write_text("mine")
     with pytest.raises(OptionError, match="is a file; the gallery needs a folder"):
         gallery.build(tmp_path / "file")
+    with pytest.raises(OptionError, match=r"has no test images to show; expected one of .*cifar10\.npz"):
+        gallery.build(tmp_path / "other", data_dir=tmp_path)
     with pytest.raises(OptionError, match=r"file/site cannot be made: Not a directory"):
         gallery.build(tmp_path / "file/site")
     (tmp_path / "site/index.html").mkdir(parents=True)
