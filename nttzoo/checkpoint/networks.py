@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +57,17 @@ def abstract_network(path: Path, about: Mapping[str, Any]) -> tuple[Any, InputSp
     spec = InputSpec.from_dict(dict(about))
     if not len(spec.mean) == len(spec.std) == spec.shape[-1]:
         raise FileError(path, f"has {len(spec.mean)} means and {len(spec.std)} std for {spec.shape[-1]} channels")
-    shapes: Any = {"num_classes": len(spec.classes), "input_shape": spec.shape}
-    model = nnx.eval_shape(lambda: architectures.create(about["architecture"], rngs=about["seed"], **shapes))
+    model = _abstract(about["architecture"], architectures.ARCHITECTURES[about["architecture"]], spec)
     if (size := dense_bytes(model)) > memory.device_memory() // 4:
         raise FileError(path, f"describes a network of {size / 2**30:,.1f} GiB, which is too large for this machine")
     return model, spec
+
+
+@lru_cache(maxsize=16)  # tracing takes a tenth of a second, and an entry is checked several times
+def _abstract(name: str, factory: Any, spec: InputSpec) -> Any:
+    """A registered network without arrays, for reading; a name that is registered anew has another factory."""
+    shapes: Any = {"num_classes": len(spec.classes), "input_shape": spec.shape}
+    return nnx.eval_shape(lambda: architectures.create(name, rngs=0, **shapes))
 
 
 def dense_bytes(model: nnx.Module) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def write(stage: Path, name: str, content: dict[str, Any], random: Any = None) -
     """Writes an entry's pictures, and the trained weights of the random mask if there are any."""
     people, machines = stage / "models" / name, stage / "checkpoints" / name
     people.mkdir(parents=True, exist_ok=True)
-    files.write_text(people / pictures.FILE, files.to_json(content))
+    files.write_text(people / pictures.FILE, json.dumps(content, separators=(",", ":"), allow_nan=False) + "\n")
     if random is not None:
         machines.mkdir(parents=True, exist_ok=True)
         checkpoint.save_arrays(machines / pictures.RANDOM, checkpoint.pack(random))

@@ -22,8 +22,8 @@ _DEFINED = re.compile(r"^(?:async )?(?:function\*?|class|const|let) +(\w+)", re.
 
 def page(facts: dict[str, Any], binary: dict[str, bytes]) -> str:
     """The page. `facts` becomes JSON; `binary` is {id: bytes}, unpacked by the page when it needs them."""
-    blocks = [_data("facts", "application/json", _json(facts))]
-    blocks += [_data(f"bytes-{key}", "text/plain", packed(content)) for key, content in binary.items()]
+    content = {"facts": encoded(facts), **binary}
+    blocks = [_data(f"bytes-{key}", "text/plain", packed(value)) for key, value in content.items()]
     blocks.append(_data("worker", "text/plain", bundle(WORKER)))
     parts = {
         "<!-- style -->": f"<style>\n{source('style.css')}</style>",
@@ -41,6 +41,11 @@ def page(facts: dict[str, Any], binary: dict[str, bytes]) -> str:
 def packed(content: bytes) -> str:
     """Bytes as text: compressed, then base64. The same bytes each time."""
     return base64.b64encode(gzip.compress(content, 9, mtime=0)).decode()
+
+
+def encoded(facts: dict[str, Any]) -> bytes:
+    """Facts as JSON."""
+    return json.dumps(facts, separators=(",", ":")).encode()
 
 
 def bundle(main: str) -> str:
@@ -76,11 +81,6 @@ def _collect(file: str, order: list[str], path: list[str]) -> None:
         _collect(imported, order, [*path, file])
     if file not in order:
         order.append(file)
-
-
-def _json(content: Any) -> str:
-    """JSON that may stand inside a script element."""
-    return json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _data(identifier: str, kind: str, text: str) -> str:

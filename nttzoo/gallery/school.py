@@ -10,6 +10,7 @@ import numpy as np
 from nttzoo import architectures, data, zoo
 from nttzoo.codegen import wasm
 from nttzoo.experiments import controls
+from nttzoo.gallery import compact
 from nttzoo.gallery.facts import Exhibit
 from nttzoo.sparsity import cost, pruning
 from nttzoo.zoo import pictures
@@ -82,7 +83,7 @@ def _sample(room: Classroom) -> None:
     """The embedded digits: to learn from, to test on, and to try."""
     digits = data.load(SAMPLE)
     for name, part in (("train", digits.train), ("test", digits.test)):
-        room.binary[f"digits-{name}"] = part.images.tobytes()
+        room.binary[f"digits-{name}"] = compact.grays(part.images).tobytes()
         room.binary[f"labels-{name}"] = part.labels.astype(np.uint8).tobytes()
     shape = list(digits.input_shape)
     room.facts["digits"] = {

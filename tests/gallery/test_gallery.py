@@ -1,5 +1,7 @@
 """The gallery in a real browser: built once from a part of the zoo, opened from disk."""
 
+import base64
+import gzip
 import json
 import re
 
@@ -38,7 +40,8 @@ def site(tmp_path_factory):
 
 
 def facts_of(path):
-    return json.loads(re.search(r'id="facts">(.*?)</script>', path.read_text(), re.DOTALL)[1])
+    packed = re.search(r'id="bytes-facts">(.*?)</script>', path.read_text())[1]
+    return json.loads(gzip.decompress(base64.b64decode(packed)))
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +97,95 @@ def test_a_point_of_the_plot_opens_its_network_by_keyboard(tab):
     page.keyboard.press("Enter")
     page.wait_for_selector(f"[data-network='{FIRST}'][data-ready]")
     assert "2,662" in page.inner_text(".facts")
+
+
+def test_the_pointer_names_and_opens_the_network_under_it(tab):
+    """Points lie close together: each one's middle is its own."""
+    page = at_home(tab)
+    for chart in range(2):
+        points = page.locator("#zoo .chart").nth(chart).locator("a")
+        for k in range(points.count()):
+            link = points.nth(k)
+            link.scroll_into_view_if_needed()
+            box = link.locator("circle, path").first.bounding_box()
+            page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+            assert page.inner_text(".tip.on") == link.get_attribute("aria-label")
+    wanted = link.get_attribute("href").removeprefix("#/")
+    page.mouse.down()
+    page.mouse.up()
+    page.wait_for_selector(f"[data-network='{wanted}'][data-ready]")
+
+
+def test_plots_show_the_data_set_that_is_chosen(tab):
+    page = at_home(tab)
+    chosen = page.locator(".sets [aria-pressed=true]")
+    assert chosen.inner_text() == "mnist"
+    page.focus(".sets button:has-text('cifar10')")
+    page.keyboard.press("Enter")
+    assert chosen.inner_text() == "cifar10"
+    assert page.evaluate("document.activeElement.textContent") == "cifar10"
+    assert "59.90 %" in page.locator("#zoo .chart a").first.get_attribute("aria-label")
+    page.click(".sets button:has-text('mnist')")
+
+
+def test_the_keyboard_goes_from_top_to_bottom(tab):
+    """The skip link stays on the page where it is; a section that was asked for is read next."""
+    page = at_home(tab)
+    page.evaluate(f"location.hash = '#/{FIRST}'")
+    page.wait_for_selector(f"[data-network='{FIRST}'][data-ready]")
+    page.focus(".skip")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    assert page.locator(f"[data-network='{FIRST}']").count() == 1
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "← The zoo"
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#zoo")
+    assert page.evaluate("document.activeElement.id") == "zoo-title"
+    seen = []
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        seen.append(page.evaluate("document.activeElement.ariaLabel ?? document.activeElement.textContent"))
+    assert "Search networks" in seen
+    assert seen.index("Search networks") < seen.index("Test accuracy")
+    assert all(seen), "something without a name can be focused"
+
+
+# Of every text: how its color and that of what lies behind it differ (WCAG 2.2, 1.4.3).
+CONTRASTS = """() => {
+  const channel = (v) => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+  const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
+  const rgb = (text) => text.match(/[\\d.]+/g).map((v) => (text.startsWith("color(") ? 255 * v : Number(v)));
+  const behind = (node) => {
+    for (; node; node = node.parentElement) {
+      const color = rgb(getComputedStyle(node).backgroundColor);
+      if (color.length < 4 || color[3] > 0.5) return color;
+    }
+    return [255, 255, 255];
+  };
+  const found = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let text = walker.nextNode(); text; text = walker.nextNode()) {
+    const node = text.parentElement;
+    if (!text.data.trim() || node.closest("script, style, noscript") || !node.getClientRects().length) continue;
+    const style = getComputedStyle(node);
+    const [a, b] = [light(rgb(node.closest("svg") ? style.fill : style.color)), light(behind(node))];
+    found.push([(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), text.data.trim().slice(0, 30)]);
+  }
+  return found;
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_texts_can_be_read(chromium, site, scheme):
+    with browser.opened(chromium, site, scheme=scheme) as tab:
+        tab.page.wait_for_selector(".answer:nth-child(4)")
+        for place in ("#/", f"#/{FIRST}", "#/conv4-cifar10-1pct-layerwise"):
+            tab.page.evaluate(f"location.hash = '{place}'")
+            tab.page.wait_for_selector("#zoo" if place == "#/" else "[data-ready]")
+            found = tab.page.evaluate(CONTRASTS)
+            assert len(found) > 40
+            assert min(found)[0] >= 4.5, (place, sorted(found)[:5])
 
 
 def thinned(image):

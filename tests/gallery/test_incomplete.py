@@ -10,7 +10,7 @@ from test_gallery import FIRST, needs_compiler
 from nttzoo import gallery, zoo
 from nttzoo._util import files
 from nttzoo.architectures import ARCHITECTURES
-from nttzoo.errors import ExportError
+from nttzoo.errors import ExportError, FileError, OptionError
 from nttzoo.experiments import publish
 from nttzoo.gallery import builder, page
 
@@ -67,10 +67,38 @@ def test_modules_with_the_same_name_twice_are_refused(monkeypatch):
         page.bundle("main.js")
 
 
-def test_what_would_make_the_page_too_large_is_left_out(monkeypatch):
+def test_what_would_make_the_page_too_large_is_left_out():
     content = {name: np.random.default_rng(0).bytes(size) for name, size in (("a", 900), ("b", 300), ("c", 300))}
-    monkeypatch.setattr(builder, "MODULES_LIMIT", 1000)
-    assert builder._fit(content, first=[])[1] == ["a"]
-    assert builder._fit(content, first=["c"]) == ({"b": content["b"], "c": content["c"]}, ["a"])
-    monkeypatch.setattr(builder, "MODULES_LIMIT", 1400)
-    assert builder._fit(content, first=["a"])[1] == ["b", "c"]
+    assert builder._fit(content, first=[], limit=1000)[1] == ["a"]
+    assert builder._fit(content, first=["c"], limit=1000) == ({"b": content["b"], "c": content["c"]}, ["a"])
+    assert builder._fit(content, first=["a"], limit=1400)[1] == ["b", "c"]
+
+
+def test_folders_that_cannot_be_written_are_refused_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(builder.toolchain, "find", lambda: ("clang",))
+    monkeypatch.setattr(builder, "_collect", lambda names: pytest.fail("worked in vain"))
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(OptionError, match="is a file; the gallery needs a folder"):
+        gallery.build(tmp_path / "file")
+    with pytest.raises(OptionError, match=r"has no test images to show; expected one of .*cifar10\.npz"):
+        gallery.build(tmp_path / "other", data_dir=tmp_path)
+    with pytest.raises(OptionError, match=r"file/site cannot be made: Not a directory"):
+        gallery.build(tmp_path / "file/site")
+    (tmp_path / "site/index.html").mkdir(parents=True)
+    with pytest.raises(OptionError, match=r"index\.html: it is a folder"):
+        gallery.build(tmp_path / "site")
+
+
+@needs_compiler
+def test_a_damaged_entry_is_named(tmp_path, monkeypatch):
+    home = tmp_path / "home"
+    for kind in ("models", "checkpoints"):
+        shutil.copytree(zoo.homes()[0] / kind / FIRST, home / kind / "mine")
+    metrics = files.read_json(home / "models/mine/metrics.json")
+    files.write_text(home / "models/mine/metrics.json", files.to_json({**metrics, "name": "mine"}))
+    publish.regenerate(home)
+    (home / "models/mine/metrics.json").write_text("{")
+    monkeypatch.setenv("NTTZOO_HOME", str(home))
+    monkeypatch.setattr(zoo, "list_models", lambda: ["mine"])
+    with pytest.raises(FileError, match=r"metrics\.json of 'mine' was changed or cut short"):
+        gallery.build(tmp_path / "site")

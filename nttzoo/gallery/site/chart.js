@@ -18,11 +18,12 @@ function share(axis, value) {
   return (at(value) - at(axis.low)) / (at(axis.high) - at(axis.low));
 }
 
-/** @typedef {{ x: number, y: number, href?: string, label?: string, hollow?: boolean }} Point */
+/** @typedef {{ x: number, y: number, href?: string, label?: string, mark?: "filled" | "hollow" | "diamond" }} Point */
+/** @typedef {{ point: Point, cx: number, cy: number, color: string }} Spot */
 
 /**
  * @typedef {object} Series
- * @property {string} name
+ * @property {string} name written beside its end, if it has one
  * @property {string} color a custom property
  * @property {Point[]} points
  * @property {boolean} [thin]
@@ -85,6 +86,8 @@ export function chart({ x, y, series, label, width = 560, height = 330, right = 
     root.append(svg("text", { x: px(tick), y: top + down + 18, "text-anchor": "middle" }, x.text(tick)));
   }
   root.append(svg("text", { x: left + across / 2, y: height - 4, "text-anchor": "middle" }, x.title));
+  /** @type {Spot[]} */
+  const spots = [];
   const names = /** @type {{ at: number, node: SVGTextElement }[]} */ ([]);
   for (const one of series.filter((candidate) => candidate.points.length)) {
     const points = one.points.filter((point) => Number.isFinite(point.y));
@@ -96,27 +99,38 @@ export function chart({ x, y, series, label, width = 560, height = 330, right = 
       const [cx, cy] = line[0].split(",");
       root.append(svg("circle", { cx, cy, r: 2, style: `fill: var(${one.color})` }));
     }
-    if (one.dots) {
-      for (const point of points) root.append(dot(point, px(point.x), py(point.y), one.color));
+    for (const point of one.dots || (one.thin && !one.dashed) ? points : []) {
+      spots.push({ point, cx: px(point.x), cy: py(Math.max(y.low, Math.min(y.high, point.y))), color: one.color });
     }
+    if (!one.name) continue;
     const last = points[points.length - 1];
     const at = py(Math.max(y.low, Math.min(y.high, last.y)));
     const node = svg("text", { class: "name", x: left + across + 10, style: `fill: var(${one.color})` }, one.name);
     names.push({ at, node });
   }
+  // Baselines first: what opens a network lies on top.
+  spots.sort((a, b) => Number(Boolean(a.point.href)) - Number(Boolean(b.point.href)));
+  root.append(...spots.map((spot) => dot(spot, spots)));
   spread(names, top + 4, top + down, 13);
   root.append(...names.map(({ at, node }) => (node.setAttribute("y", String(at + 4)), node)));
   return root;
 }
 
-/** @param {Point} point @param {number} cx @param {number} cy @param {string} tint */
-function dot(point, cx, cy, tint) {
-  const fill = point.hollow ? "fill: var(--paper)" : `fill: var(${tint})`;
-  const circle = svg("circle", { cx, cy, r: 5, style: `${fill}; stroke: var(${tint}); stroke-width: 2` });
-  if (!point.href) return circle;
-  const link = svg("a", { href: point.href, "aria-label": point.label }, circle, svg("circle", { cx, cy, r: 12, fill: "transparent" }));
-  explain(link, () => point.label ?? "");
-  return link;
+/** A point that says what it is and opens its network; half the way to its neighbors is its own. @param {Spot} spot @param {Spot[]} all */
+function dot(spot, all) {
+  const { point, cx, cy, color } = spot;
+  const own = Boolean(point.href);
+  const style = `fill: var(${point.mark === "hollow" ? "--paper" : color}); stroke: var(${color}); stroke-width: ${own ? 2 : 0}`;
+  const mark = point.mark === "diamond"
+    ? svg("path", { d: `M${cx} ${cy - 6}l6 6l-6 6l-6 -6z`, style })
+    : svg("circle", { cx, cy, r: own ? 5 : 2, style });
+  if (!point.label) return mark;
+  const near = all.filter((other) => other !== spot && (!own || other.point.href)).map((other) => Math.hypot(other.cx - cx, other.cy - cy));
+  const reach = Math.max(own ? 5 : 3, Math.min(own ? 14 : 8, ...near.map((distance) => distance / 2)));
+  const kind = own ? svg("a", { href: point.href, "aria-label": point.label }) : svg("g", { role: "img", "aria-label": point.label });
+  kind.append(mark, svg("circle", { cx, cy, r: reach, class: "hit", fill: "transparent" }));
+  explain(kind, () => point.label ?? "");
+  return kind;
 }
 
 /** Moves names apart that would lie over each other. @param {{ at: number }[]} names @param {number} low @param {number} high @param {number} gap */

@@ -15,12 +15,6 @@
  */
 
 /**
- * @typedef {object} Curve
- * @property {number[]} test_accuracy
- * @property {(number | null)[]} [train_loss]
- */
-
-/**
  * A published network. What is not known of it is missing.
  * @typedef {object} Entry
  * @property {string} name
@@ -45,7 +39,7 @@
  * @property {string} licence
  * @property {string} command
  * @property {string} [date]
- * @property {{ table_bytes: number, arena_bytes: number, dense_table_bytes: number }} c
+ * @property {{ table_bytes: number, arena_bytes: number, dense_table_bytes: number }} [c] as C
  * @property {number} theoretical
  * @property {number} without_dead
  * @property {number} bytes
@@ -54,10 +48,10 @@
  * @property {number | null} wasm bytes of its module
  * @property {Record<string, number[]>} arrays their shapes
  * @property {string} [drawn] which weights the pictures show
+ * @property {{ all: number, connected: number }} [units] of the first layer
  * @property {{ sizes: number[], edges: number[] }} [graph]
- * @property {{ test_accuracy: number[], validation_accuracy?: (number | null)[] }} [history]
- * @property {{ labels: number[], teacher: number[], student: number[] }} [kernels]
- * @property {{ student: Curve, random: Curve }} [curves]
+ * @property {{ student?: number[], random?: number[] }} curves test accuracy, epoch by epoch
+ * @property {number} [kernel_images] between how many images the tangent kernels are
  */
 
 /**
@@ -81,9 +75,6 @@
  * @property {{ from: string, density: number, networks: { key: string, label: string, bytes: number }[] }} [learners]
  */
 
-/** @type {Facts} */
-export const FACTS = JSON.parse(textOf("facts") ?? "{}");
-
 /** The text of a data element. @param {string} id @returns {string | null} */
 export function textOf(id) {
   return document.getElementById(id)?.textContent ?? null;
@@ -91,6 +82,9 @@ export function textOf(id) {
 
 /** @type {Map<string, Promise<Uint8Array>>} */
 const unpacked = new Map();
+
+/** @type {Facts} */
+export const FACTS = JSON.parse(new TextDecoder().decode(await bytesOf("facts")));
 
 /** Whether the page holds some bytes. @param {string} key */
 export function has(key) {

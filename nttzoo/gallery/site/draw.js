@@ -28,6 +28,7 @@ export class Answerer {
     this.net = net;
     this.cost = cost;
     this.digit = el("span", { class: "digit", "data-digit": true }, "");
+    this.spoken = el("p", { class: "hidden", role: "status" });
     this.note = el("span", { class: "cost" }, cost);
     const short = net.classes.every((name) => name.length < 3);
     if (!short) this.digit.classList.add("word");
@@ -45,7 +46,7 @@ export class Answerer {
     const answer = pixels ? this.net.classify(pixels) : null;
     this.digit.textContent = answer ? answer.name : "";
     const order = answer ? [...answer.probabilities.keys()].sort((a, b) => answer.probabilities[b] - answer.probabilities[a]) : [];
-    this.ranking.textContent = order.slice(0, 3).map((k) => `${this.net.classes[k]} ${percent(answer?.probabilities[k] ?? 0, 0)}`).join(" · ");
+    this.ranking.textContent = !answer ? `It knows ${this.net.classes.join(", ")}.` : order.slice(0, 3).map((k) => `${this.net.classes[k]} ${percent(answer?.probabilities[k] ?? 0, 0)}`).join(" · ");
     this.digit.title = answer ? percent(answer.probability) : "";
     this.levels.forEach((level, k) => {
       const chance = answer ? answer.probabilities[k] : 0;
@@ -60,6 +61,11 @@ export class Answerer {
     this.net.logits(pixels);
     const spent = microseconds(() => this.net.calls.run(1));
     this.note.textContent = `${this.cost} · ${spent < 10 ? spent.toFixed(1) : whole(spent)} µs`;
+  }
+
+  /** Says the answer to those who cannot see it. */
+  say() {
+    this.spoken.textContent = this.digit.textContent && `It says ${this.digit.textContent}, ${this.digit.title}`;
   }
 }
 
@@ -119,7 +125,7 @@ export function drawSection() {
     for (const player of players) {
       const entry = /** @type {import("./data.js").Entry} */ (entryOf(player.name));
       const net = await load(await bytesOf(player.module));
-      const paths = player.alive === undefined ? "" : `, ${whole(player.alive)} on a path`;
+      const paths = player.alive === undefined ? "" : `, ${whole(player.alive)} in use`;
       const cost = `${whole(player.weights ?? keptOf(entry))} weights${paths} · ${kilobytes(player.wasm ?? entry.wasm ?? 0)}`;
       const title = player.random ? player.label : el("a", { href: `#/${player.name}`, title: densityText(entry.density) }, player.label);
       const one = new Answerer(net, title, cost);

@@ -6,14 +6,31 @@ import { bytesOf } from "./data.js";
 
 /** @param {import("./data.js").Entry} entry @returns {Promise<Drawing>} */
 export async function drawing(entry) {
-  const edges = await bytesOf(`edges-${entry.name}`);
+  const gaps = await bytesOf(`edges-${entry.name}`);
   const weights = await bytesOf(`weights-${entry.name}`);
-  return new Drawing(entry, new Uint16Array(edges.buffer), new Float32Array(weights.buffer));
+  return new Drawing(entry, new Uint32Array(gaps.buffer), floats(new Uint16Array(weights.buffer)));
+}
+
+/** Numbers from their upper halves. @param {Uint16Array} halves */
+function floats(halves) {
+  return new Float32Array(Uint32Array.from(halves, (half) => half << 16).buffer);
+}
+
+/** Pairs (from, to) of units, from the gaps between the places of weights in their kernel. @param {Uint32Array} gaps @param {number} width of the kernel */
+function pairsOf(gaps, width) {
+  const pairs = new Uint32Array(2 * gaps.length);
+  let place = 0;
+  gaps.forEach((gap, e) => {
+    place += gap;
+    pairs[2 * e] = Math.floor(place / width);
+    pairs[2 * e + 1] = place % width;
+  });
+  return pairs;
 }
 
 export class Drawing {
-  /** @param {import("./data.js").Entry} entry @param {Uint16Array} edges pairs @param {Float32Array} weights then biases */
-  constructor(entry, edges, weights) {
+  /** @param {import("./data.js").Entry} entry @param {Uint32Array} gaps @param {Float32Array} weights then biases */
+  constructor(entry, gaps, weights) {
     const graph = /** @type {{ sizes: number[], edges: number[] }} */ (entry.graph);
     this.sizes = graph.sizes;
     this.side = entry.input_shape[0];
@@ -23,7 +40,7 @@ export class Drawing {
     let bias = weights.length - this.sizes.slice(1).reduce((a, b) => a + b, 0);
     this.layers = graph.edges.map((count, k) => {
       const layer = {
-        pairs: edges.subarray(2 * at, 2 * (at + count)),
+        pairs: pairsOf(gaps.subarray(at, at + count), this.sizes[k + 1]),
         weights: weights.subarray(at, at + count),
         bias: weights.subarray(bias, bias + this.sizes[k + 1]),
       };
@@ -104,6 +121,11 @@ export class Drawing {
     this.paint();
   }
 
+  /** Space for the names of classes; digits need none. */
+  margin() {
+    return Math.max(0, ...this.classes.map((name) => (name.length > 2 ? 7.4 * name.length : 0)));
+  }
+
   paint() {
     const width = this.canvas.clientWidth;
     if (!width) return;
@@ -113,14 +135,15 @@ export class Drawing {
     this.canvas.style.height = `${height}px`;
     const context = brush(this.canvas);
     context.scale(devicePixelRatio, devicePixelRatio);
-    const tall = (height - width * 0.33) / 2 / height;
+    const across = width - this.margin();
+    const tall = (height - across * 0.33) / 2 / height;
     const at = (/** @type {Place} */ place, /** @type {number} */ layer) => {
       const y = layer ? place.y : tall + ((place.y - 0.13) / 0.74) * (1 - 2 * tall);
-      return [place.x * width, y * height];
+      return [place.x * across, y * height];
     };
     const active = this.activities();
     this.lines(context, at, active);
-    this.units(context, at, active, (0.33 * width) / this.side);
+    this.units(context, at, active, (0.33 * across) / this.side);
   }
 
   /** @param {CanvasRenderingContext2D} context @param {(place: Place, layer: number) => number[]} at @param {Float32Array[] | null} active */
@@ -147,6 +170,7 @@ export class Drawing {
 
   /** @param {CanvasRenderingContext2D} context @param {(place: Place, layer: number) => number[]} at @param {Float32Array[] | null} active @param {number} cell */
   units(context, at, active, cell) {
+    const words = this.margin() > 0;
     const [ink, soft, accent] = [color("--ink"), color("--soft"), color("--accent")];
     const used = new Set(Array.from(this.layers[0].pairs).filter((_, i) => i % 2 === 0));
     const best = active ? active[active.length - 1].indexOf(1) : -1;
@@ -166,7 +190,7 @@ export class Drawing {
           context.fill();
         } else {
           context.fillStyle = i === best ? rgba(accent, 1) : rgba(soft, 0.9);
-          context.font = `${i === best ? "650 19px" : "400 13px"} ${getComputedStyle(document.body).fontFamily}`;
+          context.font = `${i !== best ? "400 13px" : words ? "650 13px" : "650 19px"} ${getComputedStyle(document.body).fontFamily}`;
           context.textBaseline = "middle";
           context.fillText(this.classes[i], x + 5, y);
         }

@@ -27,6 +27,7 @@ export function learnSection() {
     return { key, value, note, node: el("div", { class: "pupil" }, name, value, note), bytes };
   });
   const progress = el("span", { class: "small soft", "data-progress": true }, "not started");
+  const spoken = el("p", { class: "hidden", role: "status" });
   const draw = () => {
     const last = reports.length ? reports[reports.length - 1] : null;
     const high = Math.max(100, last ? last.step : 0);
@@ -65,7 +66,7 @@ export function learnSection() {
     worker.postMessage({ start: { images, labels, testImages, testLabels, modules }, rate: rateOf() });
     return worker;
   };
-  const slider = el("input", { type: "range", min: -4, max: -1.5, step: 0.25, value: -3, "aria-label": "Learning rate", input: () => changeRate() });
+  const slider = el("input", { type: "range", min: -4, max: -1.5, step: 0.25, value: -3, "aria-label": "Learning rate", "aria-valuetext": "0.001", input: () => changeRate() });
   const shown = el("output", {}, "0.001");
   const rateOf = () => 10 ** Number(slider.value);
   const changeRate = () => {
@@ -76,6 +77,7 @@ export function learnSection() {
   const start = el("button", { class: "button primary", type: "button", "data-start": true, click: async () => {
     running = !running;
     start.textContent = running ? "Pause" : "Continue";
+    if (!running) spoken.textContent = `Paused at ${progress.textContent}: ${learners.networks.map(({ label }, k) => `${label} ${rows[k].value.textContent}`).join(", ")}`;
     (await started()).postMessage({ run: running });
   } }, "Start");
   const reset = el("button", { class: "button", type: "button", click: () => worker?.postMessage({ reset: true }) }, "Reset");
@@ -86,6 +88,6 @@ export function learnSection() {
       el("p", { class: "soft" },
         `Three networks of ${whole(keptOf(from))} weights each train here, in your browser, on ${whole(digits.train)} digits: the one that Neural Tangent Transfer found, one with a random mask, and the found one with its weights moved to random places. Test accuracy is on ${whole(digits.test)} other digits.`)),
     el("div", { class: "class" },
-      el("div", {}, plot, el("div", { class: "controls" }, start, reset, el("label", {}, "learning rate", slider, shown), progress)),
+      el("div", {}, plot, el("div", { class: "controls" }, start, reset, el("label", {}, "learning rate", slider, shown), progress, spoken)),
       el("div", { class: "pupils", role: "group", "aria-label": "Test accuracy" }, ...rows.map((row) => row.node)))));
 }

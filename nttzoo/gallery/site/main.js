@@ -21,15 +21,28 @@ function unknown(name) {
   return el("section", {}, el("div", { class: "wrap" }, el("h2", {}, "No such network"), el("p", { class: "soft" }, `There is no “${name}” in this zoo. `, el("a", { href: "#/zoo" }, "All networks"))));
 }
 
-function route() {
-  const name = decodeURIComponent(location.hash.replace(/^#\/?/, ""));
-  const section = name === "main" ? "" : name;
+/** What the address names: a section, a network, or nothing. */
+function named() {
+  const name = location.hash.replace(/^#\/?/, "");
+  try {
+    return decodeURIComponent(name);
+  } catch {
+    return name;
+  }
+}
+
+/** @param {boolean} moved whether somebody went here: then what is read next starts here */
+function route(moved) {
+  const section = named();
   if (!section || SECTIONS.includes(section)) {
     if (!home || !home[0].isConnected) main.replaceChildren(...homeView());
     document.title = "nttzoo gallery";
     const target = section ? document.getElementById(section) : null;
     if (target) target.scrollIntoView();
-    else if (name !== "main") scrollTo(0, 0);
+    else scrollTo(0, 0);
+    const title = /** @type {HTMLElement | undefined} */ ((target ?? main).querySelector("h1, h2"));
+    title?.setAttribute("tabindex", "-1");
+    if (moved) title?.focus({ preventScroll: true });
   } else {
     const entry = entryOf(section);
     main.replaceChildren(entry ? networkPage(entry) : unknown(section));
@@ -85,8 +98,12 @@ function mark() {
 
 mark();
 themes();
-route();
-addEventListener("hashchange", route);
+route(false);
+addEventListener("hashchange", () => route(true));
+document.querySelector(".skip")?.addEventListener("click", (event) => {
+  event.preventDefault(); // a hash would name a network
+  main.focus();
+});
 document.querySelector(".foot")?.append(el("div", { class: "wrap" },
   `nttzoo ${FACTS.version}: Neural Tangent Transfer after Liu & Zenke, ICML 2020. This page is one file; it asks nothing of any server. `,
   FACTS.digits ? `Digits: MNIST, ${FACTS.digits.license}.` : ""));

@@ -5,7 +5,7 @@ import { bars, chart, linearTicks } from "./chart.js";
 import { densityText, el, kilobytes, mean, percent, times, whole } from "./dom.js";
 import { drawing } from "./graph.js";
 import { counts, kernel, signed } from "./pictures.js";
-import { architectureName } from "./zoo.js";
+import { architectureName, methodName } from "./zoo.js";
 
 /** @typedef {import("./data.js").Entry} Entry */
 
@@ -27,8 +27,8 @@ function summary(entry) {
     ["weights", whole(keptOf(entry)), `of ${whole(all)}`],
     ["multiply-adds", times(entry.theoretical), "fewer than dense"],
     ["measured", faster === null ? "–" : times(faster), faster === null ? "no times yet" : "faster than dense, one image"],
-    ["as C", kilobytes(entry.c.table_bytes), `dense: ${kilobytes(entry.c.dense_table_bytes)}`],
   ];
+  if (entry.c) rows.push(["as C", kilobytes(entry.c.table_bytes), `dense: ${kilobytes(entry.c.dense_table_bytes)}`]);
   if (entry.wasm) rows.push(["as WebAssembly", kilobytes(entry.wasm), "the whole module"]);
   return el("dl", { class: "facts" }, ...rows.map(([name, value, note]) => el("div", {}, el("dt", {}, name), el("dd", {}, value, el("small", {}, note)))));
 }
@@ -36,14 +36,13 @@ function summary(entry) {
 /** @param {Entry} entry */
 function learning(entry) {
   const title = "Learning curve";
-  const { curves, history } = entry;
-  if (!curves && !history) {
+  const { student, random } = entry.curves;
+  if (!student) {
     return panel(title, "", small("Its training was published without a history."));
   }
   const points = (/** @type {number[]} */ values) => values.map((y, i) => ({ x: i + 1, y }));
-  const series = curves
-    ? [{ name: "random mask", color: "--minus", points: points(curves.random.test_accuracy) }, { name: "this network", color: "--accent", points: points(curves.student.test_accuracy) }]
-    : [{ name: "this network", color: "--accent", points: points(history?.test_accuracy ?? []) }];
+  const series = [{ name: "this network", color: "--accent", points: points(student) }];
+  if (random) series.unshift({ name: "random mask", color: "--minus", points: points(random) });
   const epochs = Math.max(...series.map((one) => one.points.length), 2);
   const low = Math.max(0, Math.floor(10 * Math.min(...series.flatMap((one) => one.points.map((point) => point.y)))) / 10);
   const plot = chart({
@@ -51,7 +50,7 @@ function learning(entry) {
     y: { low, high: 1, ticks: linearTicks(low, 1), text: (value) => `${Math.round(100 * value)}`, title: "" },
     series, label: "Test accuracy in percent over epochs",
   });
-  const note = curves
+  const note = random
     ? "Test accuracy in percent. A training of its own from the same sparse initialization, beside a random mask of the same density; same data, same hyperparameters."
     : "Test accuracy in percent, of the training whose weights are published.";
   return panel(title, "", plot, small(note));
@@ -61,9 +60,9 @@ function learning(entry) {
 function methods(entry) {
   const rows = entry.compared.map(({ method, test_accuracy }) => ({ method, value: mean(test_accuracy), seeds: test_accuracy.length }));
   rows.sort((a, b) => b.value - a.value);
-  const names = rows.map(({ method, value }) => ({ name: method, share: value, text: percent(value, 2), other: method !== entry.recipe.name }));
+  const names = rows.map(({ method, value }) => ({ name: methodName(method), share: value, text: percent(value, 2), other: method !== entry.recipe.name }));
   const seeds = Math.max(...rows.map((row) => row.seeds), 1);
-  return panel("Beside other methods", "", bars(names), small(`Test accuracy at ${densityText(entry.density)}${seeds > 1 ? `, mean of ${seeds} seeds` : ", one seed"}, all trained alike. This network was found by “${entry.recipe.name}”.`));
+  return panel("Beside other methods", "", bars(names), small(`Test accuracy at ${densityText(entry.density)}${seeds > 1 ? `, mean of ${seeds} seeds` : ", one seed"}, all trained alike. This network was found by ${methodName(entry.recipe.name)}.`));
 }
 
 /** @param {Entry} entry */
@@ -74,14 +73,15 @@ function densities(entry) {
 }
 
 /** @param {Entry} entry */
-function kernels(entry) {
+async function kernels(entry) {
   const distance = `The mean squared difference between the kernels, on held-out images, is ${entry.kernel_after.toPrecision(4)}; for the dense network merely pruned to this density it is ${entry.kernel_before.toPrecision(4)}.`;
-  if (!entry.kernels) return panel("Tangent kernels", "", small(`Their pictures were not stored with this entry. ${distance}`));
-  const { teacher, student, labels } = entry.kernels;
-  const top = Math.max(...teacher, ...student);
-  const figure = (/** @type {number[]} */ values, /** @type {string} */ name) => el("figure", {}, kernel(values, labels.length, top, `Tangent kernel of the ${name}`), el("figcaption", {}, name));
-  return panel("Tangent kernels", "", el("div", { class: "kernels" }, figure(teacher, "dense network"), figure(student, "this network")),
-    small(`Before training, between ${labels.length} test images in order of their class; one scale for both. ${distance}`));
+  const size = entry.kernel_images;
+  if (!size) return panel("Tangent kernels", "", small(`Their pictures were not stored with this entry. ${distance}`));
+  const bytes = await bytesOf(`kernels-${entry.name}`);
+  const half = bytes.length / 2;
+  const figure = (/** @type {Uint8Array} */ values, /** @type {string} */ name) => el("figure", {}, kernel(values, size, `Tangent kernel of the ${name}`), el("figcaption", {}, name));
+  return panel("Tangent kernels", "", el("div", { class: "kernels" }, figure(bytes.subarray(0, half), "dense network"), figure(bytes.subarray(half), "this network")),
+    small(`Before training, between ${size} test images in order of their class; one scale for both. ${distance}`));
 }
 
 /** @param {Entry} entry */
@@ -93,13 +93,23 @@ async function masks(entry) {
     const most = Math.max(...values);
     nodes.push(panel("What it looks at", "third", counts(values, height, width, "Connections per input pixel"), small(`Connections per input pixel, up to ${most}. No label was used to choose them.`)));
   }
+  if (has(`mask-${entry.name}`)) {
+    const [height, width] = entry.arrays.mask;
+    const values = await bytesOf(`mask-${entry.name}`);
+    nodes.push(panel("Where its input goes", "wide", counts(values, height, width, "The mask of the first layer"),
+      small(`The mask of the layer that reads the image, one row of pixels at each step: ${height} inputs from top to bottom, ${width} units and gates from left to right.`)));
+  }
   if (has(`fields-${entry.name}`)) {
     const [count, height, width] = entry.arrays.fields;
     const values = new Int8Array((await bytesOf(`fields-${entry.name}`)).buffer);
     const size = height * width;
     const fields = Array.from({ length: count }, (_, i) => signed(values.subarray(i * size, (i + 1) * size), height, width, `Weights of unit ${i + 1}`));
-    const what = has(`pixels-${entry.name}`) ? `The ${count} units of the first layer with the most connections` : `The ${count} filters of the first layer with the most weights`;
-    const node = panel("First-layer weights", has(`pixels-${entry.name}`) ? "rest" : "wide", el("div", { class: "fields" }, ...fields), small(`${what}, ${entry.drawn === "trained" ? "after training" : "before training"}, each on its own scale; blue is positive, orange negative.`));
+    const pixels = has(`pixels-${entry.name}`);
+    const kind = pixels ? "units" : "filters";
+    const { all, connected } = entry.units ?? { all: count, connected: count };
+    const which = count < connected ? `The ${count} ${kind} of the first layer with the most weights, of ${connected} that have any` : `All ${count} ${kind} of the first layer that have weights`;
+    const node = panel("First-layer weights", pixels ? "rest" : "wide", el("div", { class: pixels ? "fields" : "fields filters-small" }, ...fields),
+      small(`${which}${connected < all ? ` (${all} in the dense network)` : ""}, ${entry.drawn === "trained" ? "after training" : "before training"}, each on its own scale; blue is positive, orange negative.`));
     nodes.push(node);
   }
   return nodes;
@@ -126,7 +136,7 @@ function usage(entry) {
 /** @param {Entry} entry */
 function made(entry) {
   const rows = entry.times?.rows.map((row) => el("tr", {}, el("td", {}, row.runtime), el("td", { class: "number" }, row.own.toFixed(1)), el("td", { class: "number" }, row.dense.toFixed(1))));
-  const how = `${whole(entry.search_steps)} search steps by “${entry.recipe.name}” on the unlabeled training images of ${entry.dataset} (seed ${entry.seed}${entry.recipe.outputs ? `, ${entry.recipe.outputs} of ${entry.classes.length} outputs per step` : ""}), then ${entry.train.epochs} epochs of training with labels${entry.train.dropout ? "" : ", without dropout"}. License of the data: ${entry.licence}.`;
+  const how = `${whole(entry.search_steps)} search steps by ${methodName(entry.recipe.name)} on the unlabeled training images of ${entry.dataset} (seed ${entry.seed}${entry.recipe.outputs ? `, ${entry.recipe.outputs} of ${entry.classes.length} outputs per step` : ""}), then ${entry.train.epochs} epochs of training with labels${entry.train.dropout ? "" : ", without dropout"}. License of the data: ${entry.licence}.`;
   return panel("How it was made", "", el("p", { class: "small", style: "margin: 0 0 0.9rem; color: inherit" }, how), el("pre", { tabindex: 0, style: "white-space: pre-wrap; overflow-wrap: anywhere" }, el("code", {}, entry.command)),
     rows && el("table", { style: "margin-top: 1.2rem" }, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "µs for one image, one thread"), el("th", { class: "number", scope: "col" }, "this network"), el("th", { class: "number", scope: "col" }, "dense"))), el("tbody", {}, ...rows)),
     rows && small(`Measured on ${entry.times?.machine}. ONNX Runtime and OpenVINO do not exploit the mask.`));
@@ -149,7 +159,7 @@ export function networkPage(entry) {
       panels.append(figure);
     }
     panels.append(...(await masks(entry)));
-    panels.after(el("div", { class: "flow" }, kernels(entry), learning(entry), methods(entry), densities(entry), usage(entry), made(entry)));
+    panels.after(el("div", { class: "flow" }, await kernels(entry), learning(entry), methods(entry), densities(entry), usage(entry), made(entry)));
     page.setAttribute("data-ready", "");
   })();
   return page;

@@ -26,10 +26,12 @@ export function picture(height, width, label, paint, kind = "picture") {
   return canvas;
 }
 
+const LEVELS = 15; // of a weight's size
+
 /** Signed weights: one color for each sign. @param {ArrayLike<number>} values @param {number} height @param {number} width @param {string} label */
 export function signed(values, height, width, label) {
   return picture(height, width, label, (i) => {
-    const part = Math.min(1, Math.abs(values[i]) / 127);
+    const part = Math.min(1, Math.abs(values[i]) / LEVELS);
     return between(color("--faint"), color(values[i] > 0 ? "--plus" : "--minus"), part && 0.25 + 0.75 * part);
   });
 }
@@ -40,9 +42,12 @@ export function counts(values, height, width, label, kind) {
   return picture(height, width, label, (i) => between(color("--faint"), color("--accent"), (values[i] / top) ** 0.7), kind);
 }
 
-/** A kernel between some images, dark where it is large, against a common largest value. @param {number[]} values @param {number} size @param {number} top @param {string} label */
-export function kernel(values, size, top, label) {
-  return picture(size, size, label, (i) => between(color("--faint"), color("--accent"), Math.max(0, values[i] / top) ** 0.8));
+/** A symmetric kernel between some images, from its lower triangle. @param {Uint8Array} triangle @param {number} size @param {string} label */
+export function kernel(triangle, size, label) {
+  return picture(size, size, label, (i) => {
+    const [column, row] = [i % size, Math.floor(i / size)].sort((a, b) => a - b);
+    return between(color("--faint"), color("--accent"), (triangle[(row * (row + 1)) / 2 + column] / 255) ** 0.8);
+  });
 }
 
 /** An image of one or three channels. @param {Uint8Array} pixels @param {number[]} shape @param {string} label */

@@ -8,7 +8,13 @@ import { counts, signed } from "./pictures.js";
 /** @typedef {{ words: string, dataset: string, architecture: string, scheme: string, density: string }} Filter */
 
 const BASELINES = /** @type {Record<string, string>} */ ({ random: "random mask", scaled_random: "scaled random", magnitude: "magnitude", snip: "SNIP", logit_snip: "logit SNIP" });
-const ARCHITECTURES = /** @type {Record<string, string>} */ ({ lenet300: "LeNet-300-100", lenet5: "LeNet-5", conv4: "Conv-4" });
+const METHODS = /** @type {Record<string, string>} */ ({ ntt: "NTT", "ntt+": "NTT+", gradual: "gradual NTT", dense: "dense network", grasp: "GraSP", synflow: "SynFlow" });
+const MARKS = /** @type {Record<string, "filled" | "hollow">} */ ({ global: "filled", layerwise: "hollow" });
+const TINTS = ["--accent", "--third", "--good", "--minus"];
+const ARCHITECTURES = /** @type {Record<string, string>} */ ({ lenet300: "LeNet-300-100", lenet5: "LeNet-5", conv4: "Conv-4", gru: "GRU", ds_cnn: "DS-CNN", resnet20: "ResNet-20" });
+
+/** @param {string} name */
+export const methodName = (name) => METHODS[name] ?? BASELINES[name] ?? name;
 
 /** @param {string} name */
 export const architectureName = (name) => ARCHITECTURES[name] ?? name;
@@ -30,19 +36,20 @@ const COLUMNS = [
   { key: "dataset", title: "Data", optional: true, value: (entry) => entry.dataset },
   { key: "density", title: "Weights kept", number: true, value: (entry) => entry.density },
   { key: "accuracy", title: "Test accuracy", number: true, value: (entry) => entry.chosen.test_accuracy },
-  { key: "theoretical", title: "Speed-up in theory", number: true, optional: true, value: (entry) => entry.theoretical },
-  { key: "measured", title: "measured", number: true, optional: true, value: measuredOf },
-  { key: "size", title: "As C", number: true, optional: true, value: (entry) => entry.c.table_bytes },
+  { key: "theoretical", title: "Speed-up, theory", number: true, optional: true, value: (entry) => entry.theoretical },
+  { key: "measured", title: "Speed-up, measured", number: true, optional: true, value: measuredOf },
+  { key: "size", title: "As C", number: true, optional: true, value: (entry) => entry.c?.table_bytes ?? null },
 ];
 
 /** @param {Entry} entry */
 function thumbnail(entry) {
   const cell = el("td", { class: "thumb" });
-  const key = has(`pixels-${entry.name}`) ? "pixels" : has(`fields-${entry.name}`) ? "fields" : null;
+  const key = has(`pixels-${entry.name}`) ? "pixels" : has(`fields-${entry.name}`) ? "fields" : has(`mask-${entry.name}`) ? "mask" : null;
   if (key) {
     bytesOf(`${key}-${entry.name}`).then((bytes) => {
       const shape = entry.arrays[key];
       if (key === "pixels") cell.append(counts(new Uint16Array(bytes.buffer), shape[0], shape[1], "connections per pixel"));
+      else if (key === "mask") cell.append(counts(bytes, shape[0], shape[1], "mask of the first layer"));
       else {
         // The first filters, side by side.
         const [count, height, width] = shape;
@@ -62,6 +69,8 @@ function thumbnail(entry) {
   return cell;
 }
 
+const missing = () => el("span", { class: "soft" }, el("span", { "aria-hidden": "true" }, "–"), el("span", { class: "hidden" }, "not measured"));
+
 /** @param {Entry} entry */
 function tableRow(entry) {
   const faster = measuredOf(entry);
@@ -73,8 +82,8 @@ function tableRow(entry) {
     el("td", { class: "number" }, densityText(entry.density)),
     el("td", { class: "number" }, percent(accuracy, 2), el("span", { class: "level optional", "aria-hidden": "true" }, el("i", { style: `width: ${100 * accuracy}%` }))),
     el("td", { class: "number optional" }, times(entry.theoretical)),
-    el("td", { class: "number optional" }, faster === null ? el("span", { class: "soft", title: "not measured" }, "–") : times(faster)),
-    el("td", { class: "number optional" }, kilobytes(entry.c.table_bytes)));
+    el("td", { class: "number optional" }, faster === null ? missing() : times(faster)),
+    el("td", { class: "number optional" }, entry.c ? kilobytes(entry.c.table_bytes) : missing()));
 }
 
 /** Accuracy of the methods that were compared, over density: the better of the schemes. @param {Entry[]} entries */
@@ -86,49 +95,71 @@ function baselineSeries(entries) {
       const row = entry.compared.find((one) => one.method === method);
       if (row) best.set(entry.density, Math.max(best.get(entry.density) ?? 0, mean(row.test_accuracy)));
     }
-    const points = [...best].sort((a, b) => a[0] - b[0]).map(([x, y]) => ({ x, y }));
+    const points = [...best].sort((a, b) => a[0] - b[0]).map(([x, y]) => ({ x, y, label: `${name}: ${percent(y, 2)} at ${densityText(x)}` }));
     return { name, color: "--soft", thin: true, points };
   });
 }
 
 /** @param {Entry[]} entries @param {(entry: Entry) => number | null} value */
 function ownSeries(entries, value) {
-  const groups = [...new Set(entries.map((entry) => `${entry.architecture} ${entry.scheme}`))];
-  const several = new Set(entries.map((entry) => entry.architecture)).size > 1;
+  const groups = [...new Set(entries.map((entry) => `${entry.architecture} ${entry.scheme}`))].sort();
+  const named = new Set();
   return groups.map((group) => {
     const [architecture, scheme] = group.split(" ");
+    const name = named.has(architecture) ? "" : architectureName(architecture);
+    named.add(architecture);
     const own = entries.filter((entry) => entry.architecture === architecture && entry.scheme === scheme && value(entry) !== null);
     const points = own.map((entry) => ({
-      x: /** @type {number} */ (value(entry)), y: entry.chosen.test_accuracy, href: `#/${entry.name}`, hollow: scheme === "layerwise",
+      x: /** @type {number} */ (value(entry)), y: entry.chosen.test_accuracy, href: `#/${entry.name}`, mark: MARKS[scheme] ?? "diamond",
       label: `${entry.name}: ${percent(entry.chosen.test_accuracy, 2)}, ${densityText(entry.density)} of the weights`,
     }));
     points.sort((a, b) => a.x - b.x);
-    return { name: several ? `${architecture}, ${scheme}` : `NTT, ${scheme}`, color: "--accent", points, dots: true };
+    return { name, color: tint(entries, architecture), points, dots: true };
   });
 }
 
-/** @param {Entry[]} entries */
-function denseAccuracy(entries) {
-  const all = entries.flatMap((entry) => entry.compared.filter((row) => row.method === "dense").map((row) => mean(row.test_accuracy)));
-  return all.length ? mean(all) : null;
+/** A color for each architecture. @param {Entry[]} entries @param {string} architecture */
+function tint(entries, architecture) {
+  const place = byNumber(entries, (entry) => entry.architecture).indexOf(architecture);
+  return TINTS[place % TINTS.length];
+}
+
+/** The accuracy of each architecture's dense network. @param {Entry[]} entries */
+function denseAccuracies(entries) {
+  return byNumber(entries, (entry) => entry.architecture).flatMap((architecture) => {
+    const own = entries.filter((entry) => entry.architecture === architecture);
+    const all = own.flatMap((entry) => entry.compared.filter((row) => row.method === "dense").map((row) => mean(row.test_accuracy)));
+    return all.length ? [{ y: mean(all), color: tint(entries, architecture), name: architectureName(architecture) }] : [];
+  });
+}
+
+/** What entries have, the most frequent first. @param {Entry[]} entries @param {(entry: Entry) => string} value */
+function byNumber(entries, value) {
+  /** @type {Map<string, number>} */
+  const count = new Map();
+  for (const entry of entries) count.set(value(entry), (count.get(value(entry)) ?? 0) + 1);
+  return [...count].sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1)).map(([name]) => name);
 }
 
 /** @param {Entry[]} entries all of one data set @param {boolean} measured */
 function plots(entries, measured) {
-  const main = entries.map((entry) => entry.architecture).sort((a, b) => entries.filter((e) => e.architecture === b).length - entries.filter((e) => e.architecture === a).length)[0];
+  const main = byNumber(entries, (entry) => entry.architecture)[0];
   const alike = entries.filter((entry) => entry.architecture === main);
-  const dense = denseAccuracy(alike);
+  const dense = denseAccuracies(entries);
   const accuracies = entries.map((entry) => entry.chosen.test_accuracy);
-  const top = Math.max(...accuracies, dense ?? 0);
+  const top = Math.max(...accuracies, ...dense.map((one) => one.y));
   const baselines = baselineSeries(alike).filter((one) => one.points.length);
   const densities = entries.map((entry) => entry.density);
   const [least, most] = [Math.min(...densities), Math.max(...densities)];
   const range = { low: least / 1.25, high: Math.max(most, least * 1.5) * 1.25 };
-  const line = (/** @type {number} */ low, /** @type {number} */ high) => dense === null ? [] : [{ name: `dense, ${percent(dense)}`, color: "--ink", thin: true, dashed: true, points: [{ x: low, y: dense }, { x: high, y: dense }] }];
+  const lines = (/** @type {number} */ low, /** @type {number} */ high) => dense.map(({ y, color, name }) => {
+    const label = `${name}, dense: ${percent(y, 2)}`;
+    return { name: `dense, ${percent(y)}`, color, thin: true, dashed: true, points: [{ x: low, y, label }, { x: high, y, label }] };
+  });
   const left = chart({
     x: { ...range, log: true, ticks: logTicks(range.low, range.high), text: densityText, title: "weights kept" },
     y: accuracyAxis(Math.min(...accuracies, ...baselines.flatMap((one) => one.points.map((point) => point.y))), top),
-    series: [...baselines, ...line(range.low, range.high), ...ownSeries(entries, (entry) => entry.density)], label: "Test accuracy in percent over the fraction of weights kept",
+    series: [...baselines, ...lines(range.low, range.high), ...ownSeries(entries, (entry) => entry.density)], label: "Test accuracy in percent over the fraction of weights kept",
   });
   const value = measured ? measuredOf : (/** @type {Entry} */ entry) => entry.theoretical;
   const speeds = entries.map(value).filter((speed) => speed !== null);
@@ -137,7 +168,7 @@ function plots(entries, measured) {
   const right = chart({
     x: { ...speed, log: true, ticks: logTicks(speed.low, speed.high), text: times, title: measured ? "times faster for one image: nttzoo's C against the dense network in ONNX Runtime" : "times fewer multiply-adds than the dense network" },
     y: accuracyAxis(Math.min(...accuracies), top),
-    series: [...line(speed.low, speed.high), ...ownSeries(entries, value)], label: "Test accuracy in percent over speed-up",
+    series: [...lines(speed.low, speed.high), ...ownSeries(entries, value)], label: "Test accuracy in percent over speed-up",
   });
   return { left, right };
 }
@@ -157,10 +188,11 @@ export function zooSection() {
   const all = FACTS.networks;
   /** @type {Filter} */
   const filter = { words: "", dataset: "", architecture: "", scheme: "", density: "" };
-  let [sort, down, measured] = ["name", false, false];
+  let [sort, down, measured, plotted] = ["name", false, false, ""];
   const body = el("tbody");
   const found = el("span", { class: "found small soft", role: "status" });
-  const about = el("p", { class: "small soft" });
+  const about = el("p", { class: "soft" }, "A point is a published network, by scheme: ● global, ○ layerwise, ◆ another. Gray: other ways to prune the same architecture before training, mean over seeds, the better scheme. The vertical scale is that of the error, so that 98 % and 99 % are as far apart as 80 % and 90 %.");
+  const sets = el("div", { class: "sets", role: "group", "aria-label": "Data set of the plots" });
   const [leftBox, rightBox] = [el("div"), el("div")];
   const heads = COLUMNS.map((column) => {
     const press = () => {
@@ -186,15 +218,20 @@ export function zooSection() {
     if (!shown.length) body.append(el("tr", {}, el("td", { class: "empty", colspan: COLUMNS.length + 1 }, all.length ? "No network matches." : "This zoo has no networks yet: `nttzoo publish` makes them.")));
     found.textContent = `${shown.length} of ${all.length} networks`;
     for (const { column: own, head } of heads) head.setAttribute("aria-sort", own.key !== sort ? "none" : down ? "descending" : "ascending");
-    const datasets = shown.map((entry) => entry.dataset);
-    const most = [...new Set(datasets)].sort((a, b) => datasets.filter((d) => d === b).length - datasets.filter((d) => d === a).length)[0];
-    pair.hidden = about.hidden = !most;
+    const datasets = byNumber(shown, (entry) => entry.dataset);
+    const most = datasets.includes(plotted) ? plotted : datasets[0];
+    pair.hidden = about.hidden = sets.hidden = !most;
+    sets.replaceChildren(...datasets.map((name) => el("button", { class: "quiet", type: "button", "aria-pressed": String(name === most), click: () => choose(name) }, name)));
     toggle.textContent = measured ? "show theory" : "show measured times";
     if (!most) return;
     const { left, right } = plots(shown.filter((entry) => entry.dataset === most), measured);
     leftBox.replaceChildren(left);
     rightBox.replaceChildren(right);
-    about.textContent = `Networks for ${most}${new Set(datasets).size > 1 ? "; choose another data set below" : ""}. Filled points: global, hollow: layerwise. Gray: other ways to prune before training, mean over seeds, the better of both schemes. The scale is that of the error.`;
+  };
+  const choose = (/** @type {string} */ name) => {
+    plotted = name;
+    update();
+    /** @type {HTMLElement | null} */ (sets.querySelector("[aria-pressed=true]"))?.focus();
   };
   const pair = el("div", { class: "pair" },
     el("div", {}, el("h3", {}, "Accuracy over density"), leftBox),
@@ -212,5 +249,5 @@ export function zooSection() {
     el("thead", {}, el("tr", {}, el("th", { class: "thumb", scope: "col" }, el("span", { class: "hidden" }, "Mask")), ...heads.map(({ head }) => head))), body);
   update();
   return el("section", { id: "zoo", "aria-labelledby": "zoo-title" }, el("div", { class: "wrap" },
-    el("header", {}, el("h2", { id: "zoo-title" }, "The zoo"), about), pair, filters, el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Table of networks" }, table)));
+    el("header", {}, el("h2", { id: "zoo-title" }, "The zoo"), about, sets), pair, filters, el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Table of networks" }, table)));
 }
