@@ -11,7 +11,7 @@ from jax import lax
 from jaxtyping import Array
 
 from nttzoo.nn import masked_layers
-from nttzoo.sparsity.kernels import kernel_gradient, with_biases, with_full_masks, with_kernels
+from nttzoo.sparsity.kernels import Kernels, kernel_gradient, with_biases, with_full_masks, with_kernels
 from nttzoo.sparsity.masks import Scores
 
 
@@ -25,7 +25,7 @@ def path_weights(model: nnx.Module, shape: tuple[int, ...]) -> Scores:
     return kernel_gradient(_averaging(model), _passed_on, jnp.ones((1, *shape)), jnp.ones(()))
 
 
-def path_weights_by_output(model: nnx.Module, shape: tuple[int, ...]) -> Scores:
+def path_weights_by_output(model: nnx.Module, shape: tuple[int, ...]) -> Kernels:
     """`path_weights` for each output alone: [o, ...] where a kernel is [...]."""
     probe, inputs = _averaging(model), jnp.ones((1, *shape))
     outputs = jax.eval_shape(lambda: nnx.clone(probe)(inputs)).shape[1]
