@@ -70,3 +70,22 @@ def check(proto, cache, n=3, tolerance=1e-5, choices=None):
     scale = max(np.abs(expected).max(), 1e-6)
     assert np.abs(got - expected).max() <= tolerance * scale
     np.testing.assert_array_equal(compiled(x).reshape(got.shape), got)
+    check_batch(compiled, x, expected.reshape(n, -1), tolerance * scale)
+
+
+def check_batch(compiled, x, expected, tolerance, count=19):
+    """The same for a batch: a block of examples, and a rest."""
+    source = compiled.source
+    many = np.resize(x, (count, *x.shape[1:]))
+    memory = np.full(source.batch_arena + 128, 7.0, np.float32)
+    arena = memory[64:]
+    arena[: source.batch_arena] = np.nan
+    output = np.full(count * source.outputs + 8, 7.0, np.float32)
+    run = ctypes.CDLL(str(compiled.library)).net_run_batch
+    pointers = [ctypes.c_void_p(array.ctypes.data) for array in (many, output, arena)]
+    run(pointers[0], pointers[1], count, pointers[2])
+    assert (arena[source.batch_arena :] == 7).all()
+    assert (memory[:64] == 7).all()
+    assert (output[count * source.outputs :] == 7).all()
+    got = output[: count * source.outputs].reshape(count, source.outputs)
+    assert np.abs(got - np.resize(expected, got.shape)).max() <= tolerance

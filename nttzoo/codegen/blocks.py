@@ -1,77 +1,155 @@
-"""Batches of a network of linear layers: many examples side by side, so that each weight is read once for all of them.
+"""Batches: many examples side by side, so that each weight is read once for all of them.
 
-Element k of BLOCK examples is treated like a plane of a convolution: the same kernel adds up weighted planes.
+An element of a block is that of all its examples, one behind the other. The same steps with the same tables then make
+all of them: each address is that of the network for one example, times the number of examples.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 import numpy as np
 
-from nttzoo.codegen.plan import INPUT, DenseLinearStep, ElementwiseStep, Plan, SparseLinearStep, Step
+from nttzoo.codegen import kernels
+from nttzoo.codegen.plan import (
+    INPUT,
+    DenseLinearStep,
+    ElementwiseStep,
+    MatmulStep,
+    Plan,
+    SparseConvStep,
+    SparseLinearStep,
+    Step,
+)
+from nttzoo.codegen.writer import Lines, Writer
 
-if TYPE_CHECKING:
-    from nttzoo.codegen.writer import Writer
-
-BLOCK = 64
-FEWEST = 8  # a smaller rest is done one by one
-
-
-def possible(plan: Plan) -> bool:
-    """Whether all steps but the last, which hands out the answer, are linear layers."""
-    *linear, last = plan.steps
-    return (
-        bool(linear)
-        and all(isinstance(step, SparseLinearStep | DenseLinearStep) for step in linear)
-        and isinstance(last, ElementwiseStep)
-    )
-
-
-def arena(plan: Plan, inputs: int) -> int:
-    """Floats for a block: the arena of one example, and its inputs, BLOCK times."""
-    return (plan.arena + inputs) * BLOCK
+FEWEST = {kernels.LARGEST_BLOCK: 8, 16: 12}  # by examples of a block; a smaller rest is done one by one
+CACHE_BYTES = 512 * 1024
+LIMIT_BYTES = 16 * 2**20  # a network that needs more for the smallest block takes one example at a time
 
 
-def emit(plan: Plan, writer: Writer, inputs: int, outputs: int) -> tuple[list[str], list[str]]:
-    """(tables and functions, the lines of `run_batch` that take BLOCK examples at a time)."""
-    *linear, last = plan.steps
+def possible(plan: Plan, inputs: int) -> bool:
+    """Whether all steps can be made for a block that is not too large."""
+    *steps, last = plan.steps
+    small = 4 * min(FEWEST) * (plan.arena + inputs) <= LIMIT_BYTES
+    known = not any(isinstance(step, MatmulStep) for step in steps) and isinstance(last, ElementwiseStep)
+    return bool(steps) and known and small
+
+
+def size(plan: Plan, inputs: int) -> int:
+    """How many examples a block has: as many as keep its arena in a second-level cache."""
+    largest, smallest = FEWEST
+    return largest if 4 * largest * (plan.arena + inputs) <= CACHE_BYTES else smallest
+
+
+class BlockWriter(Writer):
+    """Writes steps for `unit` examples."""
+
+    suffix = "_block"
+
+    def __init__(self, plan: Plan, inputs: int):
+        super().__init__(plan)
+        self.unit = size(plan, inputs)
+        self.scale, self.example = f" * {self.unit}L", " + e"
+        self.each, self.examples = f"for (e = 0; e < {self.unit}; e++) ", ("int e;",)
+
+    def place(self, buffer: str) -> str:
+        return "block" if buffer == INPUT else super().place(buffer)
+
+    def sparse_conv(self, step: SparseConvStep, name: str) -> tuple[Lines, Lines]:
+        # A row of all planes at a time, or two to pool: the rows of the inputs stay in the cache meanwhile.
+        if step.pooling is None or step.pooling.is_2x2:
+            step = replace(step, tile=2 if step.pooling else 1)
+        return super().sparse_conv(step, name)
+
+    def sparse_linear(self, step: SparseLinearStep, name: str) -> tuple[Lines, Lines]:
+        units, bits = len(step.units), self.bits_of(step.units)
+        before = [
+            f"const uint{bits}_t *place = {name}_place;",
+            f"const float *weight = {name}_weight;",
+            "int unit;",
+        ]
+        fetch = [f"const int count = (int){name}_count[unit];"]
+        return [], self._linear(step, name, units, bits, before, fetch, ["place += count;", "weight += count;"])
+
+    def dense_linear(self, step: DenseLinearStep, name: str) -> tuple[Lines, Lines]:
+        inputs, units = step.weight.shape
+        before = [
+            f"const uint32_t *place = {name}_place;",
+            f"float weight[{inputs}];",
+            f"const int count = {inputs};",
+            "int unit, k;",
+        ]
+        # The table has an input's weights side by side, the kernel wants a unit's.
+        fetch = [f"for (k = 0; k < count; k++) weight[k] = {name}_weight[(long)k * {units} + unit];"]
+        return [], self._linear(step, name, units, "32", before, fetch, [])
+
+    def _linear(
+        self, step: Step, name: str, units: int, bits: str, before: Lines, fetch: Lines, advance: Lines
+    ) -> Lines:
+        to, unit = f"out + (long)unit * {self.unit}", self.unit
+        total = f"sum_planes_{bits}(in, {to}, place, {unit}, weight, count, {name}_bias[unit], {unit});"
+        if unit == min(FEWEST):  # a vector or two: too little for the kernel of planes
+            total = f"sum_block_{bits}(in, {to}, place, {unit}, weight, count, {name}_bias[unit]);"
+        self.kernels.add(f"sum{bits}" if unit > min(FEWEST) else f"sum_block{bits}")
+        return [
+            *before,
+            f"for (unit = 0; unit < {units}; unit++) {{",
+            *(f"    {line}" for line in fetch),
+            f"    {total}",
+            *(f"    {line}" for line in advance),
+            "}",
+            *self.functions(step.after, "out", units * self.unit),
+        ]
+
+
+def emit(plan: Plan, writer: Writer, inputs: int, outputs: int) -> tuple[Lines, Lines]:
+    """(tables and functions, the lines of `run_batch` that take a block of examples at a time)."""
+    *steps, last = plan.steps
     assert isinstance(last, ElementwiseStep)
-    used = np.unique(np.concatenate([_places(step) for step in linear if INPUT in step.reads]))
-    answer = np.concatenate([run[0] + run[1] * np.arange(run[-1]) for run in last.runs])
-    functions = [
-        *(_layer(step, writer) for step in linear),
-        writer.table("block_used", used, "uint32_t"),
-        writer.table("block_answer", answer, "uint32_t"),
-        "",
-    ]
-
-    def place(buffer: str) -> str:
-        return "block" if buffer == INPUT else f"arena + {plan.buffers[buffer].offset * BLOCK}L"
-
-    calls = [
-        f"        {writer.names[id(step)]}_block({place(step.reads[0])}, {place(step.writes)});" for step in linear
-    ]
+    blocks = BlockWriter(plan, inputs)
+    unit = blocks.unit
+    written = [blocks.written(step)[1] for step in steps]  # the tables are there already
+    writer.kernels |= blocks.kernels
+    writer.uses_math |= blocks.uses_math
+    first = [step for step in steps if INPUT in step.reads]
+    linear = all(isinstance(step, SparseLinearStep | DenseLinearStep) for step in first)
+    tables: Lines = []
+    loads, at = inputs, "k"
+    if linear:  # they may read a few inputs only
+        used = np.unique(np.concatenate([np.zeros(0, int), *map(_places, first)]))
+        tables.append(writer.table("block_used", used, "uint32_t"))
+        loads, at = len(used), "(long)block_used[k]"
+    row = f"({last.runs[0, 0]} + {last.runs[0, 1]}L * k)"
+    if linear or len(last.runs) > 1:
+        answer = np.concatenate([run[0] + run[1] * np.arange(run[-1]) for run in last.runs])
+        tables.append(writer.table("block_answer", answer, "uint32_t"))
+        row = "(long)block_answer[k]"
     lines = [
-        f"    for (; i + {FEWEST} <= count; i += {BLOCK}) {{",
+        f"    for (; i + {FEWEST[unit]} <= count; i += {unit}) {{",
         f"        const float *from = input + (long)i * {inputs};",
-        f"        float *to = output + (long)i * {outputs}, *block = arena + {plan.arena * BLOCK}L;",
-        f"        const int n = count - i < {BLOCK} ? count - i : {BLOCK};",
+        f"        float *to = output + (long)i * {outputs}, *block = arena + {plan.arena * unit}L;",
+        f"        const int n = count - i < {unit} ? count - i : {unit};",
         "        int k, e;",
-        f"        for (k = 0; k < {len(used)}; k++) {{",
-        "            const long at = (long)block_used[k];",
-        f"            for (e = 0; e < n; e++) block[at * {BLOCK} + e] = from[e * {inputs}L + at];",
-        f"            for (; e < {BLOCK}; e++) block[at * {BLOCK} + e] = 0.0f;",
+        f"        for (k = 0; k < {loads}; k++) {{",
+        f"            const long at = {at};",
+        f"            for (e = 0; e < n; e++) block[at * {unit} + e] = from[e * {inputs}L + at];",
+        f"            for (; e < {unit}; e++) block[at * {unit} + e] = 0.0f;",
         "        }",
-        *calls,
-        f"        block = {place(last.reads[0])};",
+        *(f"        {blocks.call(step)};" for step in steps),
+        f"        block = {blocks.place(last.reads[0])};",
         f"        for (k = 0; k < {outputs}; k++) {{",
-        f"            const float *row = block + (long)block_answer[k] * {BLOCK};",
+        f"            const float *row = block + {row} * {unit};",
         f"            for (e = 0; e < n; e++) to[e * {outputs}L + k] = row[e];",
         "        }",
         "    }",
     ]
-    return functions, lines
+    return [*tables, "", *written], lines
+
+
+def arena(plan: Plan, inputs: int) -> int:
+    """Floats that a block needs: the arena of one example, and its inputs, as many times as it has examples."""
+    return (plan.arena + inputs) * size(plan, inputs)
 
 
 def _places(step: Step) -> np.ndarray:
@@ -80,38 +158,3 @@ def _places(step: Step) -> np.ndarray:
         return step.addresses
     assert isinstance(step, SparseLinearStep)
     return np.concatenate([np.zeros(0, int), *(places for _, places, _ in step.units)])
-
-
-def _layer(step: Step, writer: Writer) -> str:
-    """A layer for BLOCK examples, with the tables of the layer for one."""
-    name = writer.names[id(step)]
-    if isinstance(step, DenseLinearStep):
-        (inputs, units), bits = step.weight.shape, "32"
-        # The table has an input's weights side by side, the kernel wants a unit's.
-        before = [f"    float weight[{inputs}];", f"    const int count = {inputs};", "    int unit, k;"]
-        fetch = [f"for (k = 0; k < count; k++) weight[k] = {name}_weight[(long)k * {units} + unit];"]
-        place, advance = f"{name}_place", []
-    else:
-        assert isinstance(step, SparseLinearStep)
-        units, bits = len(step.units), writer.bits_of(step.units)
-        before = [
-            f"    const uint{bits}_t *place = {name}_place;",
-            f"    const float *weight = {name}_weight;",
-            "    int unit;",
-        ]
-        fetch = [f"const int count = (int){name}_count[unit];"]
-        place, advance = "place", ["place += count;", "weight += count;"]
-    writer.kernels.add(f"sum{bits}")
-    lines = [
-        f"static void {name}_block(const float *RESTRICT in, float *RESTRICT out) {{",
-        *before,
-        f"    for (unit = 0; unit < {units}; unit++) {{",
-        *(f"        {line}" for line in fetch),
-        f"        float *to = out + (long)unit * {BLOCK};",
-        f"        sum_planes_{bits}(in, to, {place}, {BLOCK}, weight, count, {name}_bias[unit], {BLOCK});",
-        *(f"        {line}" for line in advance),
-        "    }",
-        *(f"    {line}" for line in writer.functions(step.after, "out", units * BLOCK)),
-        "}\n",
-    ]
-    return "\n".join(lines)

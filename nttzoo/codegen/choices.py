@@ -12,4 +12,4 @@ class Choices:
     fuse: bool = True  # functions and pooling are done by the layer before them, plane by plane
     trim: bool = True  # units that reach no output, or that no input reaches, are not computed
     tile: bool = True  # large convolutions make a few rows of all planes at a time
-    block: bool = True  # networks of linear layers take many examples of a batch at a time
+    block: bool = True  # batches are done many examples side by side

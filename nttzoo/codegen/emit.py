@@ -20,7 +20,7 @@ def emit(plan: Plan, name: str, inputs: int, outputs: int, about: Metadata, choi
     writer = Writer(plan)
     steps = [writer.step(step) for step in plan.steps]
     calls = [f"    {writer.call(step)};" for step in plan.steps]
-    blocked = choices.block and blocks.possible(plan)
+    blocked = choices.block and blocks.possible(plan, inputs)
     batch_arena = blocks.arena(plan, inputs) if blocked else plan.arena
     block_functions, block_lines = blocks.emit(plan, writer, inputs, outputs) if blocked else ([], [])
     body = [

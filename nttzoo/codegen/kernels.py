@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from nttzoo.codegen.functions import FUNCTIONS, Elementwise
 
+LARGEST_BLOCK = 64  # examples
+
 HEADER = """\
 /* {name}: a sparse network as plain C, made by nttzoo.
  *
@@ -96,6 +98,27 @@ static void sum_planes_@(const float *in, float *RESTRICT to, const uint@_t *RES
 }
 """
 
+_SUM_BLOCK = """\
+/* The same for the `unit` floats of one element of a block; four sums at a time, so that none waits for the other. */
+static void sum_block_@(const float *in, float *RESTRICT to, const uint@_t *RESTRICT place, int unit,
+                        const float *RESTRICT weight, int count, float bias) {
+    int i, k;
+    for (i = 0; i < unit; i += LANES) {
+        const float *from = in + i;
+        lanes a = {0}, b = {0}, c = {0}, d = {0};
+        a += bias;
+        for (k = 0; k + 3 < count; k += 4) {
+            a += weight[k] * *(const lanes *)(from + (long)place[k] * unit);
+            b += weight[k + 1] * *(const lanes *)(from + (long)place[k + 1] * unit);
+            c += weight[k + 2] * *(const lanes *)(from + (long)place[k + 2] * unit);
+            d += weight[k + 3] * *(const lanes *)(from + (long)place[k + 3] * unit);
+        }
+        for (; k < count; k++) a += weight[k] * *(const lanes *)(from + (long)place[k] * unit);
+        *(lanes *)(to + i) = (a + b) + (c + d);
+    }
+}
+"""
+
 _DOT = """\
 /* bias + the sum of weight * in[place]; four sums at a time, so that none waits for the other. */
 static float dot_@(const float *RESTRICT in, const uint@_t *RESTRICT place, const float *RESTRICT weight, int count,
@@ -136,12 +159,49 @@ static void @_pool(const float *in, float *to, int height, int width, int row, i
 """
 
 
-def _pool(name: str, start: str, take: str, end: str, counted: str = "") -> str:
-    parts = {"@START@": start, "@TAKE@": take, "@END@": end, "@COUNTED@": counted, "@": name}
-    text = _POOL
-    for mark, part in parts.items():
-        text = text.replace(mark, part)
-    return text
+_POOL_BLOCK = """\
+static void @_pool_block(const float *in, float *to, int height, int width, int row, int out_height, int out_width,
+                         int kh, int kw, int sy, int sx, int top, int left@COUNTED@, int unit) {
+    int y, x, i, j, e;
+    for (y = 0; y < out_height; y++) {
+        for (x = 0; x < out_width; x++, to += unit) {
+            const int y0 = y * sy - top, x0 = x * sx - left;
+            const int yb = y0 < 0 ? 0 : y0, ye = y0 + kh > height ? height : y0 + kh;
+            const int xb = x0 < 0 ? 0 : x0, xe = x0 + kw > width ? width : x0 + kw;
+            for (e = 0; e < unit; e++) to[e] = @START@;
+            for (i = yb; i < ye; i++) {
+                for (j = xb; j < xe; j++) {
+                    const float *from = in + (long)(i * row + j) * unit;
+                    for (e = 0; e < unit; e++) {
+                        const float seen = from[e];
+                        float value = to[e];
+                        @TAKE@
+                        to[e] = value;
+                    }
+                }
+            }
+            for (e = 0; e < unit; e++) {
+                const float value = to[e];
+                to[e] = @END@;
+            }
+        }
+    }
+}
+"""
+
+
+def _pools(name: str, start: str, take: str, end: str, counted: str = "") -> dict[str, str]:
+    """A kind of pooling, for one example and for a block."""
+    found = {}
+    for suffix, text, first in (
+        ("", _POOL, "in[yb * row + xb]"),
+        ("_block", _POOL_BLOCK, "in[(long)(yb * row + xb) * unit + e]"),
+    ):
+        parts = {"@START@": start, "@FIRST@": first, "@TAKE@": take, "@END@": end, "@COUNTED@": counted, "@": name}
+        for mark, part in parts.items():
+            text = text.replace(mark, part)
+        found[f"{name}_pool{suffix}"] = text
+    return found
 
 
 def _apply(name: str, function: Elementwise) -> str:
@@ -155,6 +215,8 @@ def _apply(name: str, function: Elementwise) -> str:
 TEXTS = {
     "sum16": _SUM.replace("@", "16"),
     "sum32": _SUM.replace("@", "32"),
+    "sum_block16": _SUM_BLOCK.replace("@", "16"),
+    "sum_block32": _SUM_BLOCK.replace("@", "32"),
     "dot16": _DOT.replace("@", "16"),
     "dot32": _DOT.replace("@", "32"),
     "max_pool_2x2": """\
@@ -170,8 +232,24 @@ static void max_pool_2x2(const float *RESTRICT in, int row, float *RESTRICT to, 
     }
 }
 """,
-    "max_pool": _pool("max", "in[yb * row + xb]", "value = seen > value ? seen : value;", "value"),
-    "average_pool": _pool(
+    "max_pool_2x2_block": """\
+static void max_pool_2x2_block(const float *RESTRICT in, int row, float *RESTRICT to, int height, int width,
+                               int unit) {
+    int y, x, e;
+    for (y = 0; y < height; y++) {
+        for (x = 0; x < width; x++, to += unit) {
+            const float *a = in + (2L * y * row + 2 * x) * unit, *b = a + (long)row * unit;
+            for (e = 0; e < unit; e++) {
+                const float p = a[e] > a[unit + e] ? a[e] : a[unit + e];
+                const float q = b[e] > b[unit + e] ? b[e] : b[unit + e];
+                to[e] = p > q ? p : q;
+            }
+        }
+    }
+}
+""",
+    **_pools("max", "@FIRST@", "value = seen > value ? seen : value;", "value"),
+    **_pools(
         "average",
         "0.0f",
         "value += seen;",
@@ -196,5 +274,30 @@ static void group_norm(const float *in, float *to, int channels, int size, const
     }
 }
 """,
+    "group_norm_block": """\
+static void group_norm_block(const float *in, float *to, int channels, int size, const float *scale, const float *bias,
+                             float epsilon, int unit) {
+    const int count = channels * size;
+    float mean[MOST] = {0}, slope[MOST] = {0};
+    int c, i, e;
+    for (i = 0; i < count; i++) for (e = 0; e < unit; e++) mean[e] += in[(long)i * unit + e];
+    for (e = 0; e < unit; e++) mean[e] /= (float)count;
+    for (i = 0; i < count; i++) {
+        for (e = 0; e < unit; e++) {
+            const float x = in[(long)i * unit + e] - mean[e];
+            slope[e] += x * x;
+        }
+    }
+    for (e = 0; e < unit; e++) slope[e] = 1.0f / sqrtf(slope[e] / (float)count + epsilon);
+    for (c = 0; c < channels; c++) {
+        for (i = c * size; i < (c + 1) * size; i++) {
+            for (e = 0; e < unit; e++) {
+                const long at = (long)i * unit + e;
+                to[at] = (in[at] - mean[e]) * (slope[e] * scale[c]) + bias[c];
+            }
+        }
+    }
+}
+""".replace("MOST", str(LARGEST_BLOCK)),
     **{name: _apply(name, function) for name, function in FUNCTIONS.items()},
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,8 @@ from nttzoo.codegen.plan import (
 from nttzoo.codegen.source import float_literal, identifier
 from nttzoo.codegen.tables import Tables
 
+Lines = list[str]
+
 _COMBINED = {
     "add": "{0} + {1}",
     "sub": "{0} - {1}",
@@ -38,7 +41,15 @@ _COMBINED = {
 
 
 class Writer(Tables):
-    """Collects the kernels that the steps need, and counts the bytes of their tables."""
+    """Collects the kernels that the steps need, and counts the bytes of their tables.
+
+    An element of a buffer is `unit` floats: one, or with blocks (see `blocks`) that of several examples.
+    """
+
+    unit = 1
+    suffix = ""  # of names of functions and kernels
+    scale = example = each = ""  # an address is (element)`scale``example`, `each` loops over examples
+    examples: tuple[str, ...] = ()  # declares that loop's index
 
     def __init__(self, plan: Plan):
         super().__init__()
@@ -53,15 +64,20 @@ class Writer(Tables):
     def call(self, step: Step) -> str:
         """The call of a step's function in `run`."""
         places = [*step.reads, step.writes, *([step.scratch] if step.scratch else [])]
-        return f"{self.names[id(step)]}({', '.join(map(self.place, places))})"
+        return f"{self.names[id(step)]}{self.suffix}({', '.join(map(self.place, places))})"
 
     def place(self, buffer: str) -> str:
         if buffer in (INPUT, OUTPUT):
             return buffer
-        return f"arena + {self.plan.buffers[buffer].offset}"
+        return f"arena + {self.plan.buffers[buffer].offset * self.unit}"
 
     def step(self, step: Step) -> str:
         """A step's tables and function."""
+        tables, function = self.written(step)
+        return "\n".join([*tables, function])
+
+    def written(self, step: Step) -> tuple[list[str], str]:
+        """(a step's tables, its function)."""
         name = self.names[id(step)]
         writers: dict[type, Callable[..., tuple[list[str], list[str]]]] = {
             SparseConvStep: self.sparse_conv,
@@ -79,7 +95,11 @@ class Writer(Tables):
         if step.scratch:
             arguments.append("float *RESTRICT plane")
         text = "\n".join(f"    {line}" for line in lines)
-        return "\n".join([*tables, f"static void {name}({', '.join(arguments)}) {{", text, "}\n"])
+        return tables, "\n".join([f"static void {name}{self.suffix}({', '.join(arguments)}) {{", text, "}\n"])
+
+    def times(self, count: str) -> str:
+        """So many elements, as floats."""
+        return count if self.unit == 1 else f"({count}) * {self.unit}"
 
     # Steps: (tables, lines of the function).
 
@@ -88,24 +108,28 @@ class Writer(Tables):
         alike = first is not None and all(np.array_equal(first, places) for _, places, _ in step.planes)
         tables, bits = self.weighted(name, step.planes, alike)
         self.kernels.add(f"sum{bits}")
-        (height, width), row = step.size, step.row
+        (height, width), row, unit = step.size, step.row * self.unit, self.unit
         place, target, finish = f"y * {row}", "to", self.functions(step.after, "to", "n")
         if step.pooling:
             out = step.pooling.out
-            place, target = (f"y / 2 * {out[1]}" if step.tile < height else "0"), "plane"
+            place, target = (f"y / 2 * {out[1] * unit}" if step.tile < height else "0"), "plane"
             rows, count = ("rows / 2", f"rows / 2 * {out[1]}") if step.tile < height else (out[0], out[0] * out[1])
-            finish = [self.pooling(step.pooling, "plane", "to", rows), *self.functions(step.after, "to", count)]
+            finish = [
+                self.pooling(step.pooling, "plane", "to", rows),
+                *self.functions(step.after, "to", self.times(str(count))),
+            ]
+        count = f"(rows - 1) * {step.row} + {width}"
         lines = [
             "int y, p;",
             f"for (y = 0; y < {height}; y += {step.tile}) {{",
             f"    const int rows = {height} - y < {step.tile} ? {height} - y : {step.tile};",
-            f"    const int n = (rows - 1) * {row} + {width};",
+            f"    const int n = {self.times(count)};",
             f"    const uint{bits}_t *place = {name}_place;",
             f"    const float *weight = {name}_weight;",
             f"    for (p = 0; p < {len(step.planes)}; p++) {{",
-            f"        float *to = out + (long)p * {step.stride} + {place};",
+            f"        float *to = out + (long)p * {step.stride * unit} + {place};",
             f"        const int count = (int){name}_count[p];",
-            f"        sum_planes_{bits}(in + y * {row}, {target}, place, 1, weight, count, {name}_bias[p], n);",
+            f"        sum_planes_{bits}(in + y * {row}, {target}, place, {unit}, weight, count, {name}_bias[p], n);",
             *(f"        {line}" for line in finish),
             *([] if alike else ["        place += count;"]),
             "        weight += count;",
@@ -149,12 +173,13 @@ class Writer(Tables):
         return tables, [*lines, *self.functions(step.after, "out", outputs)]
 
     def pool(self, step: PoolStep, name: str) -> tuple[list[str], list[str]]:
-        stride = step.pooling.out[0] * step.pooling.out[1]
+        stride = step.pooling.out[0] * step.pooling.out[1] * self.unit
+        start = f"in + {name}_start[p]{self.scale}"
         lines = [
             "int p;",
             f"for (p = 0; p < {len(step.starts)}; p++) {{",
             f"    float *to = out + (long)p * {stride};",
-            f"    {self.pooling(step.pooling, f'in + {name}_start[p]', 'to', step.pooling.out[0])}",
+            f"    {self.pooling(step.pooling, start, 'to', step.pooling.out[0])}",
             *(f"    {line}" for line in self.functions(step.after, "to", stride)),
             "}",
         ]
@@ -163,19 +188,27 @@ class Writer(Tables):
     def pooling(self, pooling: Pooling, source: str, target: str, rows: object) -> str:
         """The call that pools a plane, or as much of it as gives `rows` rows."""
         if pooling.is_2x2:
-            self.kernels.add("max_pool_2x2")
-            return f"max_pool_2x2({source}, {pooling.row}, {target}, {rows}, {pooling.out[1]});"
-        numbers = [*pooling.size, pooling.row, *pooling.out, *pooling.window, *pooling.strides, *pooling.pads]
-        self.kernels.add(f"{pooling.kind}_pool")
-        if pooling.kind == "average":
-            numbers.append(int(pooling.count_pads))
-        return f"{pooling.kind}_pool({source}, {target}, {', '.join(map(str, numbers))});"
+            kernel, numbers = "max_pool_2x2", [source, pooling.row, target, rows, pooling.out[1]]
+        else:
+            sizes = [*pooling.size, pooling.row, *pooling.out, *pooling.window, *pooling.strides, *pooling.pads]
+            counted = [int(pooling.count_pads)] if pooling.kind == "average" else []
+            kernel, numbers = f"{pooling.kind}_pool", [source, target, *sizes, *counted]
+        return self.kernel_call(kernel, numbers)
+
+    def kernel_call(self, kernel: str, arguments: list[Any]) -> str:
+        """The call of a kernel that has one form for an example and one for a block."""
+        self.kernels.add(kernel + self.suffix)
+        unit = [self.unit] if self.suffix else []
+        return f"{kernel}{self.suffix}({', '.join(map(str, [*arguments, *unit]))});"
 
     def elementwise(self, step: ElementwiseStep, name: str) -> tuple[list[str], list[str]]:
         two = len(step.reads) == 2
         columns = step.runs.shape[1]
         tables = [self.table(f"{name}_run", step.runs.ravel(), "int32_t")]
-        value = _COMBINED[step.kind].format("a[i * run[1]]", "b[i * run[3]]") if two else "a[i * run[1]]"
+        a, b, to = (
+            f"{array}[i * run[{k}]{self.scale}{self.example}]" for array, k in (("a", 1), ("b", 3), ("to", columns - 2))
+        )
+        value = _COMBINED[step.kind].format(a, b) if two else a
         self.uses_math |= two and step.kind == "pow"
         if step.scale is not None or step.shift is not None:
             scale = np.ones(int(step.runs[:, -1].sum())) if step.scale is None else step.scale
@@ -183,37 +216,39 @@ class Writer(Tables):
             tables += [self.table(f"{name}_scale", scale, "float"), self.table(f"{name}_shift", shift, "float")]
             value = f"({value}) * {name}_scale[at + i] + {name}_shift[at + i]"
         counted = step.scale is not None or step.shift is not None
-        lines = [f"int r, i{', at = 0' if counted else ''};"]
+        lines = [f"int r, i{', at = 0' if counted else ''};", *self.examples]
         if step.zeroed:
-            lines.append(f"for (i = 0; i < {self.plan.buffers[step.writes].size}; i++) out[i] = 0.0f;")
+            lines.append(f"for (i = 0; i < {self.plan.buffers[step.writes].size * self.unit}; i++) out[i] = 0.0f;")
         lines += [
             f"for (r = 0; r < {len(step.runs)}; r++) {{",
             f"    const int32_t *run = {name}_run + {columns} * r;",
-            "    const float *a = in + run[0];",
-            *(["    const float *b = in1 + run[2];"] if two else []),
-            f"    float *to = out + run[{columns - 3}];",
-            f"    for (i = 0; i < run[{columns - 1}]; i++) to[i * run[{columns - 2}]] = {value};",
+            f"    const float *a = in + run[0]{self.scale};",
+            *([f"    const float *b = in1 + run[2]{self.scale};"] if two else []),
+            f"    float *to = out + run[{columns - 3}]{self.scale};",
+            f"    for (i = 0; i < run[{columns - 1}]; i++) {self.each}{to} = {value};",
             *([f"    at += run[{columns - 1}];"] if counted else []),
             "}",
         ]
-        return tables, [*lines, *self.functions(step.after, "out", int(step.runs[:, -1].sum()))]
+        return tables, [*lines, *self.functions(step.after, "out", int(step.runs[:, -1].sum()) * self.unit)]
 
     def softmax(self, step: SoftmaxStep, name: str) -> tuple[list[str], list[str]]:
         self.uses_math = True
-        finish = "for (i = 0; i < run[4]; i++) to[i * run[3]] /= total;"
+        a, to = f"from[i * run[1]{self.scale}]", f"to[i * run[3]{self.scale}]"
+        finish = f"for (i = 0; i < run[4]; i++) {to} /= total;"
         if step.log:
-            finish = "for (i = 0; i < run[4]; i++) to[i * run[3]] = from[i * run[1]] - top - logf(total);"
+            finish = f"for (i = 0; i < run[4]; i++) {to} = {a} - top - logf(total);"
         lines = [
             "int r, i;",
-            f"for (r = 0; r < {len(step.runs)}; r++) {{",
+            *self.examples,
+            f"{self.each}for (r = 0; r < {len(step.runs)}; r++) {{",
             f"    const int32_t *run = {name}_run + 5 * r;",
-            "    const float *from = in + run[0];",
-            "    float *to = out + run[2];",
+            f"    const float *from = in + run[0]{self.scale}{self.example};",
+            f"    float *to = out + run[2]{self.scale}{self.example};",
             "    float top = from[0], total = 0.0f;",
-            "    for (i = 1; i < run[4]; i++) top = from[i * run[1]] > top ? from[i * run[1]] : top;",
+            f"    for (i = 1; i < run[4]; i++) top = {a} > top ? {a} : top;",
             "    for (i = 0; i < run[4]; i++) {",
-            "        to[i * run[3]] = expf(from[i * run[1]] - top);",
-            "        total += to[i * run[3]];",
+            f"        {to} = expf({a} - top);",
+            f"        total += {to};",
             "    }",
             f"    {finish}",
             "}",
@@ -225,7 +260,9 @@ class Writer(Tables):
             self.table(f"{name}_place", step.places, "uint32_t"),
             self.table(f"{name}_value", step.values, "float"),
         ]
-        lines = ["int i;", f"for (i = 0; i < {len(step.places)}; i++) out[{name}_place[i]] = {name}_value[i];"]
+        to = f"out[{name}_place[i]{self.scale}{self.example}]"
+        loop = f"for (i = 0; i < {len(step.places)}; i++) {self.each}{to} = {name}_value[i];"
+        lines = ["int i;", *self.examples, loop]
         return tables, lines
 
     def matmul(self, step: MatmulStep, name: str) -> tuple[list[str], list[str]]:
@@ -248,18 +285,17 @@ class Writer(Tables):
 
     def group_norm(self, step: GroupNormStep, name: str) -> tuple[list[str], list[str]]:
         self.uses_math = True
-        self.kernels.add("group_norm")
         channels = len(step.scale) // step.groups
         tables = [self.table(f"{name}_scale", step.scale, "float"), self.table(f"{name}_bias", step.bias, "float")]
-        about = f"{channels}, {step.size}, {name}_scale + g * {channels}, {name}_bias + g * {channels}"
+        parameters = [f"{name}_scale + g * {channels}", f"{name}_bias + g * {channels}", float_literal(step.epsilon)]
         lines = [
             "int g;",
             f"for (g = 0; g < {step.groups}; g++) {{",
-            f"    const long at = g * {channels * step.size}L;",
-            f"    group_norm(in + at, out + at, {about}, {float_literal(step.epsilon)});",
+            f"    const long at = g * {channels * step.size * self.unit}L;",
+            f"    {self.kernel_call('group_norm', ['in + at', 'out + at', channels, step.size, *parameters])}",
             "}",
         ]
-        return tables, [*lines, *self.functions(step.after, "out", len(step.scale) * step.size)]
+        return tables, [*lines, *self.functions(step.after, "out", len(step.scale) * step.size * self.unit)]
 
     def functions(self, after: list[Function], target: str, length: object) -> list[str]:
         """The calls that apply elementwise functions."""
