@@ -101,7 +101,7 @@ CASES = {
     "snip": (nttzoo.prune, {"model": network(), "method": "snip", "density": 0.5, "batch": (IMAGES, LABELS)}, {}),
     "speedup": (nttzoo.speedup, {"model": network(), "input_shape": (4, 4, 1)}, {"input_shape": OPTIONAL}),
     "load": (nttzoo.load, {"name": NAME, "weights": "init", "factory": None}, {"factory": OPTIONAL}),
-    "info": (nttzoo.info, {"name": NAME}, {}),
+    "info": (nttzoo.info, {"name": NAME, "home": None}, {"home": OPTIONAL_PATH}),
     "list_models": (
         nttzoo.list_models,
         {"dataset": "mnist", "density": 0.01, "scheme": "global"},
@@ -143,8 +143,14 @@ CASES = {
     "transfer": (
         search.transfer,
         {"teacher": network(), "images": IMAGES, "config": search.SearchConfig(recipe=Recipe(**RECIPE))}
-        | {"preprocess": None, "devices": None, "save_every": 1.0, "progress": False},
-        {"preprocess": OPTIONAL, "devices": OPTIONAL, "save_every": ONLY_NUMBERS, "progress": FLAG},
+        | {"journal": None, "preprocess": None, "devices": None, "save_every": 1.0, "progress": False},
+        {
+            "journal": OPTIONAL,
+            "preprocess": OPTIONAL,
+            "devices": OPTIONAL,
+            "save_every": ONLY_NUMBERS,
+            "progress": FLAG,
+        },
     ),
     "search.run": (
         search.run,
@@ -241,9 +247,10 @@ def test_every_argument_of_every_public_function_is_tried():
     functions = {call for call, _, _ in CASES.values()}
     exported = {getattr(nttzoo, name) for name in nttzoo._NAMES} - EXEMPT
     assert exported - functions == set()
-    for call, good, _ in CASES.values():
-        if call is not nttzoo.prune and (known := inspect.signature(call).parameters.keys() - {"arguments"}):
-            assert {name for name in known if not name.startswith("_")} - {"key", "words"} <= good.keys(), call
+    for function in functions:
+        known = inspect.signature(function).parameters.keys() - {"arguments", "words"}
+        tried = [argument for call, good, _ in CASES.values() if call is function for argument in good]
+        assert known - {*tried} == set(), function
 
 
 @pytest.mark.parametrize("function", ["Recipe", "SearchConfig", "create", "sparsify", "prune", "speedup", "snip"])

@@ -123,8 +123,8 @@ def _trajectory(
     n, o = start.shape
     if kernel.shape != (n, n, o, o) or targets.shape != (n, o):
         raise ShapeError(
-            f"start [{n}, {o}] is {n} examples with {o} outputs and takes a kernel [{n}, {n}, {o}, {o}] and targets "
-            f"[{n}, {o}]; got {list(kernel.shape)} and {list(targets.shape)}."
+            f"start [{n}, {o}] needs a kernel [{n}, {n}, {o}, {o}] and targets [{n}, {o}]; "
+            f"got {list(kernel.shape)} and {list(targets.shape)}."
         )
     values, vectors = jnp.linalg.eigh(_matrix(kernel))
     values = jnp.maximum(values, 0)  # the kernel is positive semidefinite; rounding is not

@@ -116,6 +116,8 @@ def transfer(
         check_callable("preprocess", preprocess)
     if devices is not None:
         check_count("devices", devices)
+    if journal is not None:
+        check_instance("journal", journal, Journal)
     journal = journal or Journal()
     mesh = make_mesh(devices, config.recipe.batch_size)
     students, plan = prepare(teacher, images, config, preprocess, mesh)

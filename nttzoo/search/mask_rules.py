@@ -57,7 +57,7 @@ def covering(model: nnx.Module, shape: tuple[int, ...]) -> Scores:
     most = jnp.max(jnp.stack([jnp.max(size) for size in sizes.values()]))
     ranked = {}
     for path, size in sizes.items():
-        leads_to = passed[path] > 0
+        leads_to = jnp.asarray(passed[path]) > 0
         useful = leads_to.any(0) & _fed(layers[path])
         ranked[path] = size + jnp.where(_best_of_each(leads_to, size), 2 * most, jnp.where(useful, most, 0))
     return ranked

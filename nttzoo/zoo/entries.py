@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nttzoo._util import console
+from nttzoo._util.checks import check_path
 from nttzoo._util.deprecation import renamed_attribute
 from nttzoo.zoo.checking import check, files_of
 from nttzoo.zoo.index import Place, retried
@@ -60,8 +62,8 @@ class Entry:
         return {**about, "theoretical_speedup": self.speedup["theoretical"], "bytes": self.size}
 
 
-def info(name: str, home: Path | None = None) -> Entry:
-    """Tells all that is known of a published network.
+def info(name: str, home: str | os.PathLike[str] | None = None) -> Entry:
+    """Looks up a published network.
 
     Args:
       name: the name of a published network (see `nttzoo.list_models`).
@@ -77,7 +79,9 @@ def info(name: str, home: Path | None = None) -> Entry:
     Example:
       >>> print(nttzoo.info("lenet300-mnist-1pct-global"))
     """
-    return retried(name, _info, home)
+    if home is not None:
+        check_path("home", home)
+    return retried(name, _info, None if home is None else Path(home))
 
 
 def _info(place: Place) -> Entry:
