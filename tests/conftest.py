@@ -1,3 +1,4 @@
+import collections
 import ctypes
 import gc
 import os
@@ -10,6 +11,7 @@ import psutil
 import pytest
 import runtime_types
 
+FEW = 2  # parameter sets of a test among the fast tests
 MEMORY = 3 * 2**29  # above this a worker throws compiled programs away ...
 ROOM = 2**29  # ... and again after growing by this much, but never later ...
 MOST = 9 * 2**28  # ... than here: a worker must stay under 2.5 GB
@@ -67,6 +69,23 @@ _limit = [MEMORY]
 
 def _memory() -> int:
     return psutil.Process().memory_info().rss
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(config, items):
+    """A test with many parameters runs a few of them among the fast tests, and the others among the slow ones.
+
+    One that is named, as in `pytest tests/test_x.py::test_y`, runs with all.
+    """
+    if any("::" in argument for argument in config.args):
+        return
+    seen = collections.Counter()
+    for item in items:
+        if hasattr(item, "callspec"):
+            test = item.path, item.originalname
+            seen[test] += 1
+            if seen[test] > FEW:
+                item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish():

@@ -64,6 +64,11 @@ class Compiled:
         self._run.restype = None
         self._arenas: list[np.ndarray] = []  # those that no call is using
 
+    def __repr__(self) -> str:
+        shape, classes = ", ".join(map(str, self.input_shape)), self.input_spec.classes if self.input_spec else ()
+        named = f" ({', '.join(classes)})" if 0 < len(classes) <= 10 else ""
+        return f"<{self.source.name}: [n, {shape}] -> [n, {self.source.outputs}]{named}, threads: {self.threads}>"
+
     def __call__(self, inputs: Float[np.ndarray, "n ..."]) -> Float[np.ndarray, "n outputs"]:
         inputs = np.asarray(inputs)
         if inputs.shape[1:] != self.input_shape:

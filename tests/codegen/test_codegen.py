@@ -3,6 +3,7 @@
 import ctypes
 import dataclasses
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -393,6 +394,7 @@ def test_raw_pixels_are_standardized_and_classes_have_names():
     images, labels = test.images[::5], test.labels[::5]
     np.testing.assert_array_equal(run(images), run(np.asarray(model.input_spec.standardize(images))))
     logits = np.asarray(model(model.input_spec.standardize(images)))
+    assert re.search(r"\[n, 28, 28, 1\] -> \[n, 10\] \(0, 1, .*, 9\), threads: 1>", repr(run))
     assert run.predict(images) == [model.input_spec.classes[i] for i in logits.argmax(-1)]
     assert np.mean(np.asarray(run.predict(images), int) == labels) > 0.9
     with pytest.raises(errors.ShapeError, match=r"takes standardized floats, got int64: .*standardize"):
