@@ -12,7 +12,7 @@ from nttzoo._util import provenance
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=60, help="how long (default: 60)")
+    parser.add_argument("--minutes", type=float, default=60, help="how long; 0 only writes the report (default: 60)")
     parser.add_argument("--seed", type=int, default=0, help="of all random choices (default: 0)")
     parser.add_argument("--out", required=True, metavar="FILE", help="JSON file to write or to add to")
     parser.add_argument("--report", metavar="PAGE", help="Markdown file to write")
@@ -21,13 +21,15 @@ if __name__ == "__main__":
     out = provenance.check_writable(options.out)
     earlier = provenance.read_json(out) if out.exists() else None
     origin = provenance.origin()
-    found = soak.run(
-        minutes=options.minutes,
-        seed=options.seed,
-        earlier=earlier,
-        save=lambda content: provenance.write_json(out, {**content, **origin}),
-    )
+    if options.minutes or not earlier:
+        found = soak.run(
+            minutes=options.minutes,
+            seed=options.seed,
+            earlier=earlier,
+            save=lambda content: provenance.write_json(out, {**content, **origin}),
+        )
+        earlier = {**found, **origin}
     if options.report:
         page = provenance.check_writable(options.report)
-        soak.write_report(page, {**found, **origin}, out.name)
+        soak.write_report(page, earlier, out.name)
         print(page.read_text())

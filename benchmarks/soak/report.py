@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -63,22 +64,28 @@ def write_report(path: Path, content: Mapping[str, Any], source: str) -> None:
         "",
         "## A search that goes on and on",
         "",
-        "LeNet-300 on MNIST, a state saved every five seconds.",
+        "LeNet-300 on MNIST, a state saved every five seconds. Each row is a part of the run: memory at its end, and",
+        "the range of open files and threads, of which there are more while a state is saved.",
         "",
         "| minutes | resident memory | open files | threads |",
         "|---|---|---|---|",
     ]
     for session in content["search"]:
         lines += [
-            f"| {one['minutes']:g} | {one['memory_mib']:,} MiB | {one['open_files']} | {one['threads']} |"
-            for one in _some(session["samples"])
+            f"| {part[-1]['minutes']:g} | {part[-1]['memory_mib']:,} MiB | {_range(part, 'open_files')} "
+            f"| {_range(part, 'threads')} |"
+            for part in _parts(session["samples"])
         ]
         lines += [f"| ended by SIGTERM, exit code {session['exit_code']}, after {session['steps']:,} steps | | | |"]
     files.write_text(path, "\n".join(lines) + "\n")
 
 
-def _some(samples: list[Any]) -> list[Any]:
-    """About ten of them, evenly spread, with the first and the last."""
-    if len(samples) <= 10:
-        return samples
-    return [samples[round(i * (len(samples) - 1) / 9)] for i in range(10)]
+def _parts(samples: list[Any]) -> list[list[Any]]:
+    """About ten parts of equal length, in order."""
+    edges = [round(i * len(samples) / 10) for i in range(11)]
+    return [samples[start:stop] for start, stop in pairwise(edges) if start < stop]
+
+
+def _range(part: list[Any], what: str) -> str:
+    values = [one[what] for one in part]
+    return f"{min(values)} to {max(values)}" if min(values) < max(values) else f"{values[0]}"

@@ -1,7 +1,9 @@
-"""How much memory is available."""
+"""How much memory is available, and returning what is no longer used."""
 
 from __future__ import annotations
 
+import ctypes
+from contextlib import suppress
 from pathlib import Path
 
 import jax
@@ -14,6 +16,15 @@ def device_memory() -> int:
     """Bytes of the device that computations run on; on the CPU what this process may take of the machine's."""
     statistics = jax.local_devices()[0].memory_stats() or {}
     return statistics.get("bytes_limit") or min([psutil.virtual_memory().total, *_limits()])
+
+
+def release() -> None:
+    """Returns freed memory to the system where the C library can: glibc keeps fragments of it for every thread."""
+    trim = None
+    with suppress(OSError, TypeError):  # TypeError: Windows has no library of that name
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _limits(groups: Path = _GROUPS, membership: Path = Path("/proc/self/cgroup")) -> list[int]:

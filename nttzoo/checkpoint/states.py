@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from nttzoo._util import files
+from nttzoo._util import files, memory
 from nttzoo._util.hosts import is_first, together
 from nttzoo.errors import FileError, NttzooError, RunError
 
@@ -65,6 +65,7 @@ class Checkpoints:
             together(lambda: _empty(part) if is_first() else None)
             _write(part / ARRAYS, state)
             together(lambda: self._put(part, target, texts or {}) if is_first() else None)
+            memory.release()  # each save has threads of its own, whose fragments would add up over hours
         except (OSError, ValueError, RunError) as error:
             if isinstance(error, NttzooError) and jax.process_count() > 1:
                 raise

@@ -27,6 +27,7 @@ def positions_of(model: nnx.Module, example: jax.ShapeDtypeStruct) -> dict[Layer
     Each weight takes part once per output position, in every call of its layer and in every step of a loop.
     """
     program = _program(_evaluated(model), jax.ShapeDtypeStruct(example.shape[1:], example.dtype))
+    _check_masks_hold(model, example.shape[1:])
     positions = dict.fromkeys(masked_layers(model), 0)
     for site in program.analysis.products.values():
         positions[program.names[site.parameter][:-1]] += _positions(site)
@@ -36,7 +37,7 @@ def positions_of(model: nnx.Module, example: jax.ShapeDtypeStruct) -> dict[Layer
 def weights_on_paths(model: nnx.Module, shape: tuple[int, ...]) -> dict[LayerPath, Bool[np.ndarray, "..."]]:
     """Which surviving weights lie on a path from the input to an output.
 
-    The model is probed with positive surviving weights, no biases and positive images, where nothing can cancel: a
+    The model is probed with positive surviving weights, biases and images, where nothing can cancel: a
     derivative is zero only where there is no path. (Through linear, conv, pooling and monotone activations this is
     exact; through norms and attention it is a matter of chance, hence several random probes.)
     """
@@ -47,7 +48,8 @@ def weights_on_paths(model: nnx.Module, shape: tuple[int, ...]) -> dict[LayerPat
         share = max(int(layer.mask[...].sum()) / math.prod(layer.output_units()), 1)
         layer.kernel[...] = jnp.asarray(rng.uniform(0.5, 1.5, layer.kernel.shape) / share, layer.kernel.dtype)
         if layer.bias is not None:
-            layer.bias[...] = jnp.zeros_like(layer.bias[...])
+            # A product of two branches lives on where one of them is constant, but not zero.
+            layer.bias[...] = jnp.asarray(rng.uniform(0.005, 0.015, layer.bias.shape), layer.bias.dtype)
     images = jnp.asarray(rng.uniform(0.5, 1.5, (PROBES, *shape)), jnp.float32)
     program = _program(probe, images[0])
     parts: Any = nnx.split(probe, Mask, ...)
@@ -57,6 +59,34 @@ def weights_on_paths(model: nnx.Module, shape: tuple[int, ...]) -> dict[LayerPat
         site = program.analysis.products[at]
         alive[program.names[site.parameter][:-1]].ravel()[site.places()[np.asarray(found)]] = True
     return {path: alive[path] & np.asarray(layer.mask[...]) for path, layer in masked_layers(model).items()}
+
+
+def _check_masks_hold(model: nnx.Module, shape: tuple[int, ...]) -> None:
+    """Raises if a kernel acts past its mask: with an empty mask, its values must not matter."""
+    probe, rng = _evaluated(model), np.random.default_rng(0)
+    graph, _ = nnx.split(probe)
+    images = jnp.asarray(rng.uniform(0.5, 1.5, (2, *shape)), jnp.float32)
+    run = jax.jit(lambda state: nnx.merge(graph, state, copy=True)(images))
+    layers = masked_layers(probe)
+    for layer in layers.values():  # so that something leaves a layer whose mask is empty
+        if layer.bias is not None:
+            layer.bias[...] = jnp.asarray(rng.uniform(0.5, 1.5, layer.bias.shape), layer.bias.dtype)
+    for path, layer in layers.items():
+        kernel = layer.kernel[...]
+        alike = [(other, other.mask[...]) for other in layers.values() if other.kernel is layer.kernel]
+        for other, mask in alike:
+            other.mask[...] = jnp.zeros_like(mask)
+        before = run(nnx.state(probe))
+        layer.kernel[...] = kernel + jnp.asarray(rng.normal(size=kernel.shape), kernel.dtype)
+        after = run(nnx.state(probe))
+        layer.kernel[...] = kernel
+        for other, mask in alike:
+            other.mask[...] = mask
+        if not np.array_equal(before, after, equal_nan=True):
+            raise ModelError(
+                f"cannot count the multiply-adds of '{path_name(path)}' in {type(model).__name__}: its kernel is used "
+                "without its mask. Use layer.masked_kernel()."
+            )
 
 
 def _evaluated(model: nnx.Module) -> Any:

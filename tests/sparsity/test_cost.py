@@ -255,6 +255,30 @@ def test_layers_that_cannot_be_counted_are_refused_by_name():
         cost.speedup(Wrapped(in_a_branch), (3,))
 
 
+@pytest.mark.parametrize(
+    "call", [lambda layer, x: x @ layer.kernel[...], lambda layer, x: layer(x) @ layer.kernel[...]]
+)
+def test_kernels_used_without_their_masks_are_refused_by_name(call):
+    with pytest.raises(ModelError, match=r"'inner' in Wrapped: its kernel is used without its mask"):
+        cost.speedup(Wrapped(call), (3,))
+
+
+class Gated(nnx.Module):
+    """The product of two branches."""
+
+    def __init__(self, use_bias):
+        self.gate, self.inner = linear(3, 3, use_bias=use_bias), linear(3, 3)
+        self.gate.mask[...] = jnp.zeros((3, 3), bool)
+
+    def __call__(self, x):
+        return jnp.tanh(self.gate(x)) * jnp.tanh(self.inner(x))
+
+
+@pytest.mark.parametrize(("use_bias", "alive"), [(True, 9), (False, 0)])
+def test_a_gate_without_weights_stays_at_its_bias(use_bias, alive):
+    assert cost.speedup(Gated(use_bias), (3,)).total.alive == alive
+
+
 def test_normalized_weights_count_as_their_layer_does():
     inner = nttzoo.sparsify(nnx.Linear(3, 2, rngs=nnx.Rngs(0)))
     assert cost.speedup(nnx.WeightNorm(inner, rngs=nnx.Rngs(1)), (3,)).total.dense == 6

@@ -77,5 +77,5 @@ def test_a_place_that_cannot_be_written_is_refused_beforehand(tmp_path):
 
 def test_a_file_of_someone_elses_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(provenance.os, "access", lambda *_: False)
-    with pytest.raises(OptionError, match="not yours to write"):
+    with pytest.raises(OptionError, match="not writable"):
         provenance.check_writable(tmp_path / "result.json")
