@@ -272,6 +272,7 @@ def test_training_raises_the_accuracy_and_can_be_paused_and_reset(tab):
         key: float(page.inner_text(f"[data-accuracy={key}]").split()[0]) for key in ("ntt", "random", "shuffled")
     }
     assert accuracy["ntt"] > accuracy["random"]
+    assert f"NTT {accuracy['ntt']} %" in page.locator("#learn [role=status]").inner_text()
     page.wait_for_timeout(500)
     assert page.inner_text("[data-progress]") == before
     page.click("#learn button:has-text('Reset')")

@@ -53,6 +53,7 @@ export function learnSection() {
       row.note.textContent = seen.speed ? `loss ${seen.loss.toFixed(2)} · ${whole(seen.speed / 100) === "0" ? "<100" : whole(Math.round(seen.speed / 100) * 100)} images/s` : `${kilobytes(row.bytes)} of WebAssembly`;
     }
     progress.textContent = `step ${whole(report.step)} · ${report.epochs.toFixed(1)} epochs`;
+    if (!running && report.step) spoken.textContent = `Paused at ${progress.textContent}: ${learners.networks.map(({ label }, k) => `${label} ${rows[k].value.textContent}`).join(", ")}`;
     draw();
   };
   const started = async () => {
@@ -77,7 +78,6 @@ export function learnSection() {
   const start = el("button", { class: "button primary", type: "button", "data-start": true, click: async () => {
     running = !running;
     start.textContent = running ? "Pause" : "Continue";
-    if (!running) spoken.textContent = `Paused at ${progress.textContent}: ${learners.networks.map(({ label }, k) => `${label} ${rows[k].value.textContent}`).join(", ")}`;
     (await started()).postMessage({ run: running });
   } }, "Start");
   const reset = el("button", { class: "button", type: "button", click: () => worker?.postMessage({ reset: true }) }, "Reset");

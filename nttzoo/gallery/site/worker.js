@@ -92,7 +92,8 @@ async function hear(data) {
   }
   if (data.run !== undefined && data.run !== running) {
     running = data.run;
-    work();
+    if (running) work();
+    else tell();
   }
 }
 
