@@ -144,7 +144,13 @@ def emit(plan: Plan, writer: Writer, inputs: int, outputs: int) -> tuple[Lines, 
         "        }",
         "    }",
     ]
-    return [*tables, "", *written], lines
+    functions = [*tables, "", *written]
+    return (functions, lines) if linear else (_with_vectors(functions), _with_vectors(lines))
+
+
+def _with_vectors(lines: Lines) -> Lines:
+    """Lines for machines with vectors, but for WebAssembly: LeNet-5's module would be a third larger."""
+    return ["#if LANES > 1 && !defined(__wasm__)", *lines, "#endif"]
 
 
 def arena(plan: Plan, inputs: int) -> int:
