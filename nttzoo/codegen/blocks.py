@@ -110,7 +110,7 @@ def emit(plan: Plan, writer: Writer, inputs: int, outputs: int) -> tuple[Lines, 
     blocks = BlockWriter(plan, inputs)
     unit = blocks.unit
     written = [blocks.written(step)[1] for step in steps]  # the tables are there already
-    writer.kernels |= blocks.kernels
+    texts = [kernels.TEXTS[key] for key in kernels.TEXTS if key in blocks.kernels - writer.kernels]
     writer.uses_math |= blocks.uses_math
     first = [step for step in steps if INPUT in step.reads]
     linear = all(isinstance(step, SparseLinearStep | DenseLinearStep) for step in first)
@@ -144,7 +144,13 @@ def emit(plan: Plan, writer: Writer, inputs: int, outputs: int) -> tuple[Lines, 
         "        }",
         "    }",
     ]
-    return [*tables, "", *written], lines
+    functions = [*tables, "", *texts, *written]
+    return (functions, lines) if linear else (_with_vectors(functions), _with_vectors(lines))
+
+
+def _with_vectors(lines: Lines) -> Lines:
+    """Lines for machines with vectors, but for WebAssembly: LeNet-5's module would be a third larger."""
+    return ["#if LANES > 1 && !defined(__wasm__)", *lines, "#endif"]
 
 
 def arena(plan: Plan, inputs: int) -> int:

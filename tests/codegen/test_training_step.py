@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import nttzoo
 from nttzoo import architectures, codegen, nn
-from nttzoo.codegen.training import UpdateRule, compile_training
+from nttzoo.codegen.training import UpdateRule, compile_training, source
 from nttzoo.errors import ExportError
 
 BEYOND = ("ds_cnn", "resnet20")  # networks that the paper does not have
@@ -356,6 +356,21 @@ def test_the_number_of_threads_changes_no_bit(threads):
         states.append(step.state())
     for key, value in states[0].items():
         np.testing.assert_array_equal(value, states[1][key])
+
+
+def test_where_no_thread_can_be_started_one_does_all(monkeypatch):
+    real = source.kernels.text
+
+    def refusing(file, /, **marks):
+        return real(file, **marks).replace("pthread_create(threads + i, 0, start, members + i)", "(start != 0)")
+
+    model = pruned(Body([], (4, 4, 1), 4, rngs=nnx.Rngs(0)))
+    images, labels = batch_for((4, 4, 1), 4, n=40)
+    one = compile_training(model, threads=1)
+    monkeypatch.setattr(source.kernels, "text", refusing)
+    refused = compile_training(model, threads=3)
+    assert refused(images, labels) == one(images, labels)
+    np.testing.assert_array_equal(refused.state()["theta"], one.state()["theta"])
 
 
 def test_a_saved_state_goes_on_bit_for_bit():

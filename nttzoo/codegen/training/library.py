@@ -188,8 +188,6 @@ class Library:
             logits=_address(logits),
         )
         done = int(self._run(ctypes.byref(job)))
-        if done < 0:
-            raise MemoryError("the threads of a training step could not be started.")
         if mode == TRAIN:
             memory.steps += done
         if gradient is not None:

@@ -151,31 +151,34 @@ struct member {
 
 static void *start(void *given) {
     struct member *member = given;
+    pthread_mutex_lock(&member->team->lock);  /* until it is known how many threads there are */
+    pthread_mutex_unlock(&member->team->lock);
     work(member->team, member->thread);
     return 0;
 }
 
-/* Runs the steps of a job; returns how many were done: fewer if a loss or gradient was not finite. */
+/* Runs the steps of a job, which has at most MOST slots; returns how many were done: fewer if a loss or gradient was
+ * not finite. */
 int64_t @NAME@_run(struct job *job) {
     enum { MOST = 64 };
     pthread_t threads[MOST];
     struct member members[MOST];
     double losses[MOST];
-    int64_t hits[MOST], i, started;
+    int64_t hits[MOST], i;
     struct team team;
     memset(&team, 0, sizeof team);
     team.job = job, team.loss = losses, team.hits = hits;
     if (job->threads > MOST) job->threads = MOST;
-    if (job->slots > MOST) return -1;
     pthread_mutex_init(&team.lock, 0);
     pthread_cond_init(&team.all_there, 0);
+    pthread_mutex_lock(&team.lock);
     for (i = 1; i < job->threads; i++) {
         members[i].team = &team, members[i].thread = i;
-        if (pthread_create(threads + i, 0, start, members + i)) return -1;
+        if (pthread_create(threads + i, 0, start, members + i)) job->threads = i;  /* those that there are do it all */
     }
+    pthread_mutex_unlock(&team.lock);
     work(&team, 0);
-    started = job->threads;
-    for (i = 1; i < started; i++) pthread_join(threads[i], 0);
+    for (i = 1; i < job->threads; i++) pthread_join(threads[i], 0);
     pthread_cond_destroy(&team.all_there);
     pthread_mutex_destroy(&team.lock);
     return team.done;
