@@ -69,9 +69,15 @@ class Factory:
 
     def make(self, **values: Any) -> Any:
         """The model as the function returns it, without masks if it has none."""
-        model = self.named.value(**{name: values[name] for name in self._given})
+        try:
+            model = self.named.value(**{name: values[name] for name in self._given})
+        except NttzooError:
+            raise
+        except Exception as error:
+            raise ModelError(f"{self.named.reference} raised {self.named.told(error)}.") from error
         if not isinstance(model, nnx.Module):
-            raise ModelError(f"{self.named.reference} returned {type(model).__name__}; it must return an NNX module.")
+            found = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
+            raise ModelError(f"{self.named.reference} returned {found}; it must return an NNX module.")
         return model
 
 
@@ -117,8 +123,10 @@ def check(name: str, *, num_classes: int, input_shape: Shape) -> None:
         found = jax.eval_shape(outputs, images)
     except NttzooError:
         raise
-    except (TypeError, ValueError, ZeroDivisionError) as error:
-        raise ShapeError(f"{who} does not take inputs of shape {list(images.shape)}: {error}") from error
+    except Exception as error:
+        said = factory.named.told(error)
+        hint = " Gray images of floats need a channel axis: images[..., None]." if len(input_shape) == 2 else ""
+        raise ShapeError(f"{who} does not take inputs of shape {list(images.shape)}: {said}.{hint}") from error
     if getattr(found, "shape", None) != (2, num_classes):
         shape = list(getattr(found, "shape", ())) or type(found).__name__
         raise ShapeError(
