@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -33,7 +33,7 @@ class Factory:
         self.named = named
         self.default_input_shape = getattr(named.value, "default_input_shape", None)
         try:
-            known = inspect.signature(named.value).parameters
+            known = _arguments(named.value)
         except (TypeError, ValueError) as error:
             raise OptionError(f"the arguments of {named.reference} cannot be read: {error}.") from error
         every = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values())
@@ -79,6 +79,14 @@ class Factory:
             found = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
             raise ModelError(f"{self.named.reference} returned {found}; it must return an NNX module.")
         return model
+
+
+def _arguments(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The parameters of a function or class; NNX's metaclass hides those of a class, so `__init__` is asked."""
+    if not isinstance(factory, type):
+        return dict(inspect.signature(factory).parameters)
+    _, *known = inspect.signature(factory.__init__).parameters.items()  # type: ignore[misc]
+    return dict(known)
 
 
 def register(reference: str) -> str:

@@ -33,6 +33,10 @@ def tiny(rngs, num_classes=3):
 def no_rngs(): ...
 def more(rngs, depth): ...
 def a_class(rngs): return Tiny
+class OnlyRngs(Tiny):
+    def __init__(self, rngs): super().__init__(3, rngs)
+class Deep(Tiny):
+    def __init__(self, depth, rngs): super().__init__(3, rngs)
 def raises(rngs): return {}["depth"]
 class Fails(Tiny):
     def __call__(self, x):
@@ -182,10 +186,11 @@ def test_a_run_belongs_to_one_factory_and_one_data_set(folder, capsys):
         ("net.py:number", OptionError, "a function or class is needed"),
         ("net.py:no_rngs", OptionError, "takes rngs"),
         ("net.py:more", OptionError, "needs depth.*default values"),
+        ("net.py:Deep", OptionError, "needs depth.*default values"),
         ("net.py:a_list", ModelError, "returned list; it must return an NNX module"),
         ("net.py:a_class", ModelError, "returned the class Tiny; it must return an NNX module"),
-        ("net.py:raises", ModelError, r"net.py:raises raised KeyError: 'depth' \(net.py, line 18\)"),
-        ("net.py:fails", ShapeError, r"\[2, 6, 6, 1\]: AssertionError: seven rows \(net.py, line 21\)"),
+        ("net.py:raises", ModelError, r"net.py:raises raised KeyError: 'depth' \(net.py, line 22\)"),
+        ("net.py:fails", ShapeError, r"\[2, 6, 6, 1\]: AssertionError: seven rows \(net.py, line 25\)"),
         ("script.py:tiny", OptionError, "script.py cannot be imported: SystemExit: 1"),
         ("net.py:lenet300", OptionError, "is a network of nttzoo"),
         ("net.py:wide", ShapeError, r"does not take inputs of shape \[2, 6, 6, 1\]"),
@@ -212,6 +217,8 @@ def test_modules_are_found_from_the_working_folder(folder):
     shutil.copy("net.py", folder / "mine" / "nets.py")
     assert architectures.own.register("mine.nets:tiny") == "tiny"
     assert architectures.create("tiny", num_classes=3, input_shape=(6, 6, 1), rngs=0).head.kernel.shape == (36, 3)
+    # A class is a factory too.
+    architectures.own.check(architectures.own.register("mine.nets:OnlyRngs"), num_classes=3, input_shape=(6, 6, 1))
     with pytest.raises(ShapeError, match="has no default input shape"):
         architectures.create("tiny", rngs=0)
 
@@ -270,6 +277,35 @@ def test_functions_sequences_and_gray_images_without_a_channel_axis(folder):
     images, labels = np.zeros((9, 6, 5), np.uint8), np.arange(9) % 3
     np.savez("gray.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
     assert data.load(data.own.register("gray.npz")).input_shape == (6, 5, 1)
+
+
+@pytest.mark.parametrize("shape", [(5,), (4, 5)])  # features; sequences
+def test_data_of_other_shapes_through_search_training_and_export(folder, shape):
+    (folder / "flat.py").write_text(
+        "from flax import nnx\nimport math\n"
+        "class Flat(nnx.Module):\n"
+        "    def __init__(self, rngs, input_shape):\n"
+        "        self.head = nnx.Linear(math.prod(input_shape), 3, rngs=rngs)\n"
+        "    def __call__(self, x):\n"
+        "        return self.head(x.reshape(x.shape[0], -1))\n"
+    )
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(7, [1, 2, 3, 4, 5], (120, *shape)).astype(np.float32), np.arange(120) % 3
+    np.savez("floats.npz", x_train=x, y_train=y, x_test=x[:9], y_test=y[:9])
+    own = ["--model", "flat.py:Flat"]
+    run("search", *own, "--data", "floats.npz", *SEARCH, "--out", "run")
+    run("train", *own, "--data", "floats.npz", "--start", "run", "--epochs", 1)
+    trained = zoo.load(folder / "run", weights="trained")
+    channels = x.reshape(-1, 5)
+    standardized = (x - channels.mean(0)) / channels.std(0)
+    kernel = np.asarray(trained.head.masked_kernel())
+    expected = standardized.reshape(120, -1) @ kernel + np.asarray(trained.head.bias[...])
+    run("export", *own, "run", "net.onnx")
+    (answers,) = onnxruntime.InferenceSession("net.onnx").run(
+        None, {"images": np.asarray(trained.input_spec.standardize(x))}
+    )
+    np.testing.assert_allclose(answers, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(nttzoo.compile(folder / "net.onnx")(standardized), expected, rtol=1e-4, atol=1e-4)
 
 
 def write_images(root, per_class, size=(5, 4), mode="L"):
