@@ -9,6 +9,7 @@ import importlib.util
 import inspect
 import re
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,12 +25,19 @@ class Named:
 
     reference: str
     value: Callable[..., Any]
+    file: Path | None
     sha256: str | None
 
     @property
     def name(self) -> str:
         """For files and folders: the part behind the colon."""
         return plain_name(self.reference.rpartition(":")[2])
+
+    def told(self, error: BaseException) -> str:
+        """What its code raised, and on which line: "ValueError: too small (net.py, line 12)"."""
+        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == self.file]
+        where = f" ({self.file.name}, line {lines[-1]})" if self.file and lines else ""
+        return f"{type(error).__name__}: {error}{where}"
 
 
 def is_reference(text: str) -> bool:
@@ -64,7 +72,7 @@ def resolve(reference: str, option: str) -> Named:
         raise OptionError(f"{option} {reference}: {place} has no {name!r}.{hint} It has: {', '.join(known) or 'none'}.")
     if not callable(value):
         raise OptionError(f"{option} {reference}: {name} is {type(value).__name__}; a function or class is needed.")
-    return Named(reference, value, _source_hash(value, module))
+    return Named(reference, value, *_source(value, module))
 
 
 def _import_file(path: Path, option: str) -> ModuleType:
@@ -80,7 +88,7 @@ def _import_file(path: Path, option: str) -> ModuleType:
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script ends itself when it is done
         del sys.modules[spec.name]
         raise OptionError(f"{option}: {path.name} cannot be imported: {type(error).__name__}: {error}") from error
     return module
@@ -90,7 +98,7 @@ def _import_module(name: str, option: str) -> ModuleType:
     _find_in(Path.cwd())
     try:
         return importlib.import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         said = f"{option}: module {name!r} cannot be imported: {type(error).__name__}: {error}."
         raise OptionError(f"{said} A file is named with its ending: net.py:name.") from error
 
@@ -101,12 +109,13 @@ def _find_in(folder: Path) -> None:
         sys.path.append(str(folder))
 
 
-def _source_hash(value: Any, module: ModuleType) -> str | None:
+def _source(value: Any, module: ModuleType) -> tuple[Path | None, str | None]:
+    """The file that defines a function or class, and its hash, as far as they are known."""
     try:
         file = inspect.getsourcefile(value)
     except TypeError:
         file = getattr(module, "__file__", None)
     try:
-        return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else None
+        return (Path(file), hashlib.sha256(Path(file).read_bytes()).hexdigest()) if file else (None, None)
     except OSError:
-        return None
+        return None, None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -33,7 +33,7 @@ class Factory:
         self.named = named
         self.default_input_shape = getattr(named.value, "default_input_shape", None)
         try:
-            known = inspect.signature(named.value).parameters
+            known = _arguments(named.value)
         except (TypeError, ValueError) as error:
             raise OptionError(f"the arguments of {named.reference} cannot be read: {error}.") from error
         every = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values())
@@ -69,10 +69,24 @@ class Factory:
 
     def make(self, **values: Any) -> Any:
         """The model as the function returns it, without masks if it has none."""
-        model = self.named.value(**{name: values[name] for name in self._given})
+        try:
+            model = self.named.value(**{name: values[name] for name in self._given})
+        except NttzooError:
+            raise
+        except Exception as error:
+            raise ModelError(f"{self.named.reference} raised {self.named.told(error)}.") from error
         if not isinstance(model, nnx.Module):
-            raise ModelError(f"{self.named.reference} returned {type(model).__name__}; it must return an NNX module.")
+            found = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
+            raise ModelError(f"{self.named.reference} returned {found}; it must return an NNX module.")
         return model
+
+
+def _arguments(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The parameters of a function or class; NNX's metaclass hides those of a class, so `__init__` is asked."""
+    if not isinstance(factory, type):
+        return dict(inspect.signature(factory).parameters)
+    _, *known = inspect.signature(factory.__init__).parameters.items()  # type: ignore[misc]
+    return dict(known)
 
 
 def register(reference: str) -> str:
@@ -117,8 +131,10 @@ def check(name: str, *, num_classes: int, input_shape: Shape) -> None:
         found = jax.eval_shape(outputs, images)
     except NttzooError:
         raise
-    except (TypeError, ValueError, ZeroDivisionError) as error:
-        raise ShapeError(f"{who} does not take inputs of shape {list(images.shape)}: {error}") from error
+    except Exception as error:
+        said = factory.named.told(error)
+        hint = " Gray images of floats need a channel axis: images[..., None]." if len(input_shape) == 2 else ""
+        raise ShapeError(f"{who} does not take inputs of shape {list(images.shape)}: {said}.{hint}") from error
     if getattr(found, "shape", None) != (2, num_classes):
         shape = list(getattr(found, "shape", ())) or type(found).__name__
         raise ShapeError(

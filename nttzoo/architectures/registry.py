@@ -58,7 +58,7 @@ def create(name: str, *, num_classes: int = 10, input_shape: Shape | None = None
     Args:
       name: a registered architecture: "lenet300", "lenet5", "conv4" ...
       num_classes: number of outputs.
-      input_shape: (height, width, channels) of one image (default: that of the architecture's data set in the paper).
+      input_shape: of one image, (height, width, channels) (default: that of the architecture's data set in the paper).
       rngs: seeds weights and dropout: an `nnx.Rngs`, or a number.
 
     Returns:
@@ -77,10 +77,12 @@ def create(name: str, *, num_classes: int = 10, input_shape: Shape | None = None
     shape = make.default_input_shape if input_shape is None else input_shape
     if shape is None:
         raise ShapeError(f"{name} has no default input shape: pass input_shape=(h, w, c), or --data.")
-    if not isinstance(shape, list | tuple) or len(shape) != 3 or not all(_is_size(size) for size in shape):
+    if not isinstance(shape, list | tuple) or not shape or not all(_is_size(size) for size in shape):
+        raise ShapeError(f"input_shape is that of one image, usually (height, width, channels); got {shape!r}.")
+    usual = make.default_input_shape
+    if usual is not None and len(shape) != len(usual):
         raise ShapeError(
-            f"input_shape is (height, width, channels), for example {make.default_input_shape or (28, 28, 1)}; "
-            f"got {shape}."
+            f"{name} takes images of shape (height, width, channels), such as {usual}; got {tuple(shape)}."
         )
     streams = rngs if isinstance(rngs, nnx.Rngs) else nnx.Rngs(check_seed(rngs, "rngs"))
     return make(num_classes=num_classes, input_shape=tuple(shape), rngs=streams)

@@ -45,9 +45,14 @@ def load_network(folder: Path) -> tuple[Any, dict[str, Any]]:
 
 def build(about: Mapping[str, Any], spec: InputSpec, arrays: Mapping[str, np.ndarray], source: Path) -> Any:
     """A network in evaluation mode from its arrays."""
-    model: Any = architectures.blank(about["architecture"], spec, seed=about["seed"])
+    return fill(architectures.blank(about["architecture"], spec, seed=about["seed"]), spec, arrays, source)
+
+
+def fill(model: Any, spec: InputSpec, arrays: Mapping[str, np.ndarray], source: Path) -> Any:
+    """A model with these arrays for its own, in evaluation mode."""
     unpack(model, arrays, source=source)
     model.eval()
+    model.input_spec = spec
     return model
 
 

@@ -1,6 +1,7 @@
 """Images with and without labels, their batches, and data sets made of them.
 
-Images stay uint8 [n, h, w, c] until they are on the device; `standardize` then makes them float32 there.
+Images stay uint8 [n, h, w, c] until they are on the device; `standardize` then makes them float32 there. Data of one's
+own may have other axes: sequences [n, t, c] and features [n, c] are called images here too.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 class Unlabeled:
     """Images alone, for the search: there are no labels in it that could leak."""
 
-    images: Num[np.ndarray, "n h w c"]
+    images: Num[np.ndarray, "n *axes c"]
 
     def __len__(self) -> int:
         return len(self.images)
@@ -50,7 +51,7 @@ class Unlabeled:
 class Labeled:
     """Images with their labels."""
 
-    images: Num[np.ndarray, "n h w c"]
+    images: Num[np.ndarray, "n *axes c"]
     labels: Integer[np.ndarray, " n"]
 
     def __len__(self) -> int:
@@ -114,7 +115,7 @@ class Dataset:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape (h, w, c) of one image."""
+        """Shape of one image: (h, w, c); of sequences (t, c), of features (c,)."""
         return self.train.images.shape[1:]
 
     @property
@@ -138,7 +139,7 @@ class Dataset:
         mean, std = (tuple(map(float, moments)) for moments in (self.mean, self.std))
         return InputSpec(tuple(self.input_shape), mean, std, tuple(self.classes))
 
-    def standardize(self, images: Num[np.ndarray, "n h w c"]) -> Float[Array, "n h w c"]:
+    def standardize(self, images: Num[np.ndarray, "n *axes c"]) -> Float[Array, "n *axes c"]:
         """Images standardized with the statistics of this data set's training images."""
         return self.input_spec.standardize(images)
 
@@ -156,9 +157,10 @@ class Dataset:
             variance = (counts * (values - mean[:, None]) ** 2).sum(1) / pixels / 255**2
             mean = mean / 255
         else:
-            mean = images.mean((0, 1, 2), dtype=np.float64)
+            but_channels = tuple(range(images.ndim - 1))
+            mean = images.mean(but_channels, dtype=np.float64)
             # Rounding would give a constant channel a tiny variance, which is not one to divide by.
-            variance = np.where(np.ptp(images, (0, 1, 2)) > 0, images.var((0, 1, 2), dtype=np.float64), 0)
+            variance = np.where(np.ptp(images, but_channels) > 0, images.var(but_channels, dtype=np.float64), 0)
         return mean.astype(np.float32), np.sqrt(variance).astype(np.float32)
 
 
@@ -182,7 +184,8 @@ def from_arrays(
     """Makes a data set from arrays.
 
     Args:
-      x_train: images [n, h, w, c], uint8 or floating point.
+      x_train: images [n, h, w, c], uint8 or floating point; or sequences [n, t, c] or features [n, c] of floats. Gray
+        uint8 images may leave out the channel axis.
       y_train: integer labels [n].
       x_test: images.
       y_test: labels.
@@ -204,10 +207,16 @@ def from_arrays(
         classes = check_texts("classes", classes)
         check_count("the number of classes", len(classes))
     arrays = dict(zip(ARRAYS, map(np.asarray, (x_train, y_train, x_test, y_test)), strict=True))
+    arrays |= {part: with_channels(arrays[part]) for part in ("x_train", "x_test")}
     labels = np.concatenate([arrays["y_train"].reshape(-1), arrays["y_test"].reshape(-1)])
     if classes is None and labels.size and np.issubdtype(labels.dtype, np.integer):
         classes = tuple(map(str, range(int(labels.max()) + 1)))
     return validated(name, arrays, classes or ("0",))
+
+
+def with_channels(images: np.ndarray) -> np.ndarray:
+    """Gray images [n, h, w] of bytes get their channel axis; other arrays stay as they are."""
+    return images[..., None] if images.ndim == 3 and images.dtype == np.uint8 else images
 
 
 def validated(
@@ -216,8 +225,11 @@ def validated(
     """A data set of these arrays (x_train, y_train, x_test, y_test), if they are images and labels."""
     for part in ("train", "test"):
         images, labels = arrays[f"x_{part}"], arrays[f"y_{part}"]
-        if images.ndim != 4 or not len(images):
-            raise ShapeError(f"x_{part} of {name!r} must be images [n, h, w, c], n > 0; got {list(images.shape)}.")
+        if images.ndim < 2 or not images.size:
+            raise ShapeError(
+                f"x_{part} of {name!r} must be images [n, h, w, c], sequences [n, t, c] or features [n, c], n > 0; got "
+                f"{list(images.shape)}."
+            )
         if images.dtype != np.uint8 and not np.issubdtype(images.dtype, np.floating):
             raise ShapeError(f"x_{part} of {name!r} must be uint8 or floating point; got {images.dtype}.")
         if images.dtype != np.uint8 and not np.isfinite(images).all():
@@ -230,7 +242,8 @@ def validated(
         if labels.min() < 0 or labels.max() >= len(classes):
             raise DataError(f"y_{part} of {name!r} has labels outside 0 ... {len(classes) - 1}.")
     if arrays["x_train"].shape[1:] != arrays["x_test"].shape[1:]:
-        raise ShapeError(f"training and test images of {name!r} differ in shape.")
+        shapes = " and ".join(str(list(arrays[f"x_{part}"].shape[1:])) for part in ("train", "test"))
+        raise ShapeError(f"training and test images of {name!r} differ in shape: {shapes}.")
     train = Labeled(arrays["x_train"], arrays["y_train"].astype(np.int32))
     test = Labeled(arrays["x_test"], arrays["y_test"].astype(np.int32))
     return Dataset(name, train, test, classes, license)

@@ -17,15 +17,15 @@ from nttzoo.errors import OptionError, ShapeError
 
 @dataclass(frozen=True)
 class InputSpec:
-    """The inputs of a network (`shape`, standardized with `mean` and `std`) and the class names of its outputs."""
+    """The inputs of a network (`shape`, standardized per channel with `mean` and `std`) and its class names."""
 
     shape: tuple[int, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
     classes: tuple[str, ...]
 
-    def standardize(self, images: Num[Array, "n h w c"] | Num[np.ndarray, "n h w c"]) -> Float[Array, "n h w c"]:
-        """Standardizes raw images (uint8, or floats from 0 to 1) for the network."""
+    def standardize(self, images: Num[Array, "n *axes c"] | Num[np.ndarray, "n *axes c"]) -> Float[Array, "n *axes c"]:
+        """Standardizes raw images (uint8, or floats on the scale of the training set) for the network."""
         return standardize(jnp.asarray(images), *(jnp.asarray(x, jnp.float32) for x in (self.mean, self.std)))
 
     standardise = renamed_method("standardise", "standardize")
@@ -42,13 +42,13 @@ class InputSpec:
 
 
 def standardize(
-    images: Num[Array, "n h w c"], mean: Float[Array, " c"], std: Float[Array, " c"]
-) -> Float[Array, "n h w c"]:
+    images: Num[Array, "n *axes c"], mean: Float[Array, " c"], std: Float[Array, " c"]
+) -> Float[Array, "n *axes c"]:
     """(images - mean) / std per channel in float32; uint8 images are first scaled to 0 ... 1.
 
     Args:
-      images: [n, h, w, c].
-      mean: per channel, on the scale from 0 to 1.
+      images: [n, h, w, c], or other examples whose last axis are channels: sequences [n, t, c], features [n, c].
+      mean: per channel, for uint8 on the scale from 0 to 1.
       std: per channel, on the same scale; a channel whose std is 0 stays constant.
 
     Returns:
@@ -60,9 +60,9 @@ def standardize(
     for name, value in (("images", images), ("mean", mean), ("std", std)):
         check_array(name, value)
     images, mean, std = (jnp.asarray(value) for value in (images, mean, std))
-    if images.ndim != 4 or not mean.shape == std.shape == images.shape[-1:]:
+    if images.ndim < 2 or not mean.shape == std.shape == images.shape[-1:]:
         raise ShapeError(
-            f"images [n, h, w, c] need mean and std [c]; got {list(images.shape)}, {list(mean.shape)} and "
+            f"images [n, ..., c] need mean and std [c]; got {list(images.shape)}, {list(mean.shape)} and "
             f"{list(std.shape)}."
         )
     if not isinstance(mean, jax.core.Tracer) and not bool(jnp.isfinite(mean).all()):
@@ -72,5 +72,5 @@ def standardize(
     scale = 255.0 if images.dtype == jnp.uint8 else 1.0
     # A constant channel stays constant instead of becoming NaN.
     slope = 1.0 / jnp.where(std > 0, std, 1.0)
-    per_channel = (1, 1, 1, -1)
+    per_channel = (*[1] * (images.ndim - 1), -1)
     return images.astype(jnp.float32) * (slope / scale).reshape(per_channel) - (mean * slope).reshape(per_channel)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import inspect
+import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nttzoo._util.references import is_reference, plain_name, resolve
-from nttzoo.data.dataset import ARRAYS, Dataset, from_arrays
+from nttzoo._util.references import Named, is_reference, plain_name, resolve
+from nttzoo.data.dataset import ARRAYS, Dataset, from_arrays, validated
 from nttzoo.data.sources import SOURCES, Source, read_npz
-from nttzoo.errors import DataError, OptionError
+from nttzoo.errors import DataError, NttzooError, OptionError
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".webp")
 HELD_OUT = 6  # of a folder without a test set, every sixth image of each class
@@ -27,7 +29,7 @@ def register(text: str) -> str:
     """Registers a file, folder or function as a data set and returns its name, for this process only.
 
     Args:
-      text: "my.npz" (arrays x_train, y_train, x_test, y_test and optionally classes); a folder with one folder of
+      text: "my.npz" (arrays as for `data.from_arrays`, and optionally classes); a folder with one folder of
         images per class, or two such folders called train and test; or "package.module:function" or "file.py:function",
         which returns a `Dataset`, the four arrays in this order, or a dictionary of them. Only for what a person typed:
         a function's module is imported.
@@ -46,7 +48,7 @@ def register(text: str) -> str:
     read: Callable[[str], Dataset]
     if is_reference(text):
         named = resolve(text, "--data")
-        name, read = named.name, lambda name: _called(named.reference, named.value, name)
+        name, read = named.name, lambda name: _called(named, name)
     elif text.endswith(".npz"):
         if not Path(text).is_file():
             raise OptionError(f"--data: there is no file {text}.")
@@ -58,9 +60,23 @@ def register(text: str) -> str:
     if name in SOURCES and SOURCES[name].dataset is None:
         raise OptionError(f"--data {text}: {name!r} is a data set of nttzoo. Give yours another name.")
     dataset = read(name)
-    shape: Any = dataset.input_shape
+    _check_classes(dataset, text)
+    shape = tuple(dataset.input_shape)
     SOURCES.replace(name, Source("", shape, dataset.classes, dataset.license, dataset=dataset, reference=text))
     return name
+
+
+def about(name: str) -> dict[str, str]:
+    """What a run should say of its data set: a hash of one's own, nothing of nttzoo's."""
+    source = SOURCES.get(name)
+    if source is None or source.dataset is None:
+        return {}
+    found = hashlib.sha256()
+    for part in (source.dataset.train, source.dataset.test):
+        for array in (part.images, part.labels):
+            found.update(f"{array.dtype}{array.shape}".encode())
+            found.update(np.ascontiguousarray(array).data)
+    return {"data_sha256": found.hexdigest()}
 
 
 def from_folder(folder: str | Path, *, name: str | None = None) -> Dataset:
@@ -155,18 +171,38 @@ def _image(file: Path, channels: int) -> np.ndarray:
     return pixels.reshape(*pixels.shape[:2], channels)
 
 
+def _check_classes(dataset: Dataset, text: str) -> None:
+    if dataset.num_classes < 2:
+        raise DataError(f"--data {text}: all labels are 0, so that there is nothing to tell apart.")
+    counts = np.bincount(dataset.train.labels, minlength=dataset.num_classes)
+    if not counts.all():
+        missing = ", ".join(dataset.classes[i] for i in np.flatnonzero(counts == 0))
+        warnings.warn(
+            f"{text} has no training image of class {missing}: labels count from 0 to the number of classes - 1.",
+            stacklevel=3,
+        )
+
+
 def _from_npz(path: Path, name: str) -> Dataset:
     arrays = read_npz(path, optional=("classes",))
     return _from_dict(arrays, name, str(path))
 
 
-def _called(reference: str, function: Callable[[], Any], name: str) -> Dataset:
+def _called(named: Named, name: str) -> Dataset:
+    reference = named.reference
     try:
-        found = function()
-    except TypeError as error:
+        inspect.signature(named.value).bind()
+    except (TypeError, ValueError) as error:
         raise DataError(f"{reference} is called without arguments: {error}.") from error
+    try:
+        found = named.value()
+    except NttzooError:
+        raise
+    except Exception as error:
+        raise DataError(f"{reference} raised {named.told(error)}.") from error
     if isinstance(found, Dataset):
-        return replace(found, name=name)
+        parts = (found.train.images, found.train.labels, found.test.images, found.test.labels)
+        return validated(name, dict(zip(ARRAYS, parts, strict=True)), found.classes, found.license)
     if isinstance(found, dict):
         return _from_dict(found, name, reference)
     if isinstance(found, tuple | list) and len(found) == len(ARRAYS):
@@ -182,9 +218,6 @@ def _from_dict(arrays: dict[str, Any], name: str, where: str) -> Dataset:
         known = ", ".join(map(str, arrays))
         raise DataError(f"{where} has {known or 'nothing'}; {', '.join(missing)} is missing.")
     values = {key: np.asarray(arrays[key]) for key in ARRAYS}
-    for key in ("x_train", "x_test"):
-        if values[key].ndim == 3:
-            values[key] = values[key][..., None]
     classes = arrays.get("classes")
     names = None if classes is None else tuple(map(str, np.asarray(classes).ravel().tolist()))
     return from_arrays(*(values[key] for key in ARRAYS), name=name, classes=names)

@@ -15,7 +15,7 @@ import platformdirs
 from nttzoo._util import files
 from nttzoo._util.checks import check_flag, check_path
 from nttzoo.data import tfds
-from nttzoo.data.dataset import ARRAYS, Dataset, validated
+from nttzoo.data.dataset import ARRAYS, Dataset, validated, with_channels
 from nttzoo.errors import DataError
 from nttzoo.registry import Registry
 
@@ -33,7 +33,7 @@ class Source:
     """Where a data set comes from and what it must look like."""
 
     tfds_name: str
-    input_shape: tuple[int, int, int]
+    input_shape: tuple[int, ...]
     classes: tuple[str, ...]
     license: str
     embedded: bool = False
@@ -131,13 +131,16 @@ def read_npz(path: Path, optional: tuple[str, ...] = ()) -> dict[str, np.ndarray
     except DAMAGE as error:
         if isinstance(error, DataError):
             raise
+        if "Object arrays" in str(error):
+            raise DataError(
+                f"{path} cannot be read: it holds pickled Python objects, which could run code. Save arrays "
+                "of numbers or strings, without dtype=object."
+            ) from error
         raise DataError(f"{path} cannot be read ({error}). It may be truncated: delete it and get it again.") from error
 
 
 def _checked(name: str, source: Source, arrays: dict[str, np.ndarray]) -> Dataset:
-    for part in ("x_train", "x_test"):
-        if arrays[part].ndim == 3:
-            arrays[part] = arrays[part][..., None]
+    arrays = arrays | {part: with_channels(arrays[part]) for part in ("x_train", "x_test")}
     if name == "svhn":
         # Some copies of SVHN call the digit zero 10.
         for part in ("y_train", "y_test"):

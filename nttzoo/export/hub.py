@@ -45,7 +45,7 @@ def export_hub(name: str, folder: str | os.PathLike[str]) -> Path:
     metrics = zoo.info(name).metrics
     with files.new_folder(target) as part:
         files.write_text(part / "README.md", _readme(metrics))
-        hub.write_config(part, {key: metrics[key] for key in ABOUT})
+        hub.write_config(part, {key: metrics[key] for key in (*ABOUT, "factory") if key in metrics})
         for weights in hub.WEIGHTS:
             hub.write_weights(part, zoo.load(name, weights=weights), weights)  # type: ignore[arg-type]
         shutil.copyfile(zoo.onnx_file(name), part / "model.onnx")

@@ -169,5 +169,5 @@ def _about(model: Any, name: str, layout: Layout) -> dict[str, str]:
         about["density"] = f"{masks.density_report(model).total.density:.6g}"
     if spec := getattr(model, "input_spec", None):
         about |= {"mean": json.dumps(spec.mean), "std": json.dumps(spec.std), "classes": json.dumps(spec.classes)}
-        about["inputs"] = "(images / 255 - mean) / std, per channel"
+        about["inputs"] = "(images - mean) / std, per channel; bytes are divided by 255 first"
     return about

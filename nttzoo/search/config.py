@@ -8,6 +8,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from nttzoo import architectures, data
 from nttzoo._util.checks import check_instance, check_seed, check_sequence, check_texts
 from nttzoo.errors import OptionError
 from nttzoo.search import recipes
@@ -82,18 +83,24 @@ class SearchConfig(SearchSettings):
         return f"{self.model}-{self.data}-{densities}pct-{schemes}{dense}-{self.recipe.name}-seed{self.seed}"
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: all that a run depends on, but data and devices."""
+        """For JSON: all that a run depends on, but devices."""
         content = {**asdict(self), "densities": list(self.densities), "schemes": list(map(scheme_name, self.schemes))}
         # Left out where there is none: runs from before layers could be excluded can be resumed.
-        return {key: value for key, value in content.items() if key != "exclude"} | (
-            {"exclude": list(self.exclude)} if self.exclude else {}
-        )
+        return {key: value for key, value in content.items() if key != "exclude"} | {
+            **({"exclude": list(self.exclude)} if self.exclude else {}),
+            **self.own,
+        }
 
     @staticmethod
     def defaults() -> dict[str, Any]:
         """What a field counts as that the config of an earlier version, in the form of `to_dict`, does not have."""
         own, recipe = (_field_defaults(kind) for kind in (SearchConfig, Recipe))
         return {**own, "recipe": recipe}
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """Which factory and data, beside their names, a run depends on, if they are a person's own."""
+        return {**architectures.own.about(self.model), **data.own.about(self.data)}
 
 
 def _field_defaults(kind: type) -> dict[str, Any]:

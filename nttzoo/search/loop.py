@@ -124,9 +124,8 @@ def transfer(
     state = students.start()
     # Where a density falls, the search starts denser than it ends; what is to be compared is alike in density.
     sparse = state if config.recipe.start_density is None else students.start(density_at=plan.steps)
-    journal.claim(
-        config.to_dict(), config.defaults()
-    )  # an unfitting config was refused before: it leaves no folder behind
+    # An unfitting config was refused before: it leaves no folder behind.
+    journal.claim(config.to_dict(), config.defaults() | config.own)
     before = students.evaluate(sparse)
     state, step = journal.resume(state)
     _compare_surroundings(journal, students)

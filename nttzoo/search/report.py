@@ -49,7 +49,9 @@ def curves(axis: Any, found: Found, term: str, title: str, *, color: str = "", l
         axis.plot(*zip(*batches, strict=True), color=own, alpha=0.4, linewidth=1)
         axis.plot(*zip(*held, strict=True), color=own, marker="o", markersize=3, label=label or name)
     dots = "held out" if found.plan.held_out else "a fixed set"
-    axis.set(xlabel="step", ylabel=title, yscale="log", title=f"{title}\nline: batches, dots: {dots}")
+    # The kernel of a linear model does not depend on its weights: its distance is 0 throughout.
+    scale = "log" if any(np.max(line.get_ydata()) > 0 for line in axis.lines) else "linear"
+    axis.set(xlabel="step", ylabel=title, yscale=scale, title=f"{title}\nline: batches, dots: {dots}")
     axis.legend(frameon=False)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,7 @@ from nttzoo.errors import FileError, RunError
 # its config what is left would not look like a run's.
 CONTENTS = ("summary.json", "checkpoints", "students", "metrics.jsonl", "report.png", "manifest.json", "config.json")
 REPORTS = "reports.jsonl"  # those up to a state, kept with it
+_SOURCE = "factory.sha256"  # a comment may have changed: that is no other run
 Defaults = Mapping[str, Any]
 
 
@@ -168,7 +170,13 @@ def _check(folder: Path, description: dict[str, Any], defaults: Defaults, fresh:
         theirs, ours = _flat(files.read_json(path)), _flat(json.loads(json.dumps(description)))
         theirs = {**{key: value for key, value in _flat(dict(defaults)).items() if key in ours}, **theirs}
         differing = [key for key in sorted(theirs | ours) if theirs.get(key) != ours.get(key)]
-        if differing:
+        if differing == [_SOURCE]:
+            warnings.warn(
+                f"the source of {ours['factory.reference']} has changed since {folder} was begun: the network may "
+                "compute something else now. --fresh starts over.",
+                stacklevel=2,
+            )
+        elif differing:
             lines = [f"  {key}: {theirs.get(key)!r} there, {ours.get(key)!r} now" for key in differing]
             raise RunError(
                 f"{folder} belongs to another run:\n" + "\n".join(lines) + "\n"

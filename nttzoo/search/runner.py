@@ -115,7 +115,7 @@ def run(
     check_flag("progress", progress)
     folder = Path("runs") / config.name if out is None else Path(out)
     journal = Journal(folder, fresh=fresh)
-    journal.check(config.to_dict(), config.defaults())
+    journal.check(config.to_dict(), config.defaults() | config.own)
     try:
         if fresh or not agreed((folder / "summary.json").exists(), 0, False)[0]:
             teacher, images, preprocess = together(lambda: ingredients(config, data_dir, download))

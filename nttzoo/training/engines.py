@@ -178,8 +178,8 @@ class CTrainer:
             input_shape=tuple(data.input_shape),
         )
         # The same floats as `data.standardize` gives, by table.
-        levels = np.arange(256, dtype=np.uint8).reshape(256, 1, 1, 1).repeat(data.input_shape[-1], -1)
-        self._levels = np.ascontiguousarray(np.asarray(data.standardize(levels), np.float32).reshape(256, -1).T)
+        levels = np.arange(256, dtype=np.uint8)[:, None].repeat(data.input_shape[-1], 1)
+        self._levels = np.ascontiguousarray(np.asarray(data.standardize(levels), np.float32).T)
         self._data = data
         self._batch = self._prepared(train)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,10 @@ from flax import nnx
 from nttzoo._util import files, schema
 from nttzoo._util.extras import extra
 from nttzoo.checkpoint import networks
-from nttzoo.errors import FileError
+from nttzoo.data import InputSpec
+from nttzoo.errors import FileError, OptionError
 from nttzoo.nn import masked_layers, path_name
+from nttzoo.zoo import saving
 
 CONFIG = "config.json"
 WEIGHTS = {"init": "init.safetensors", "trained": "model.safetensors"}
@@ -42,20 +44,29 @@ def write_weights(folder: Path, model: nnx.Module, weights: str) -> None:
     files.write_bytes(folder / WEIGHTS[weights], save(arrays, {"format": "flax"}))
 
 
-def load_hub(folder: Path, weights: str) -> Any:
-    """The network of a folder, in evaluation mode; every array is checked against what its architecture needs."""
+def load_hub(folder: Path, weights: str, factory: Callable[[], nnx.Module] | None = None) -> Any:
+    """The network of a folder, in evaluation mode; every array is checked against what its architecture needs.
+
+    `factory()` makes the network, if it is not a registered architecture.
+    """
     with extra("hub"):
         from safetensors import SafetensorError
         from safetensors.numpy import load
     about = schema.read(folder / CONFIG, schema.NetworkFile, what="the config.json of a network of nttzoo")
-    abstract, spec = networks.abstract_network(folder / CONFIG, about)
+    if factory is None:
+        abstract, spec = networks.abstract_network(folder / CONFIG, about)
+    elif about.get("factory"):
+        abstract, spec = saving.call_factory(factory), InputSpec.from_dict(about)
+    else:
+        raise OptionError(f"{folder} holds a registered architecture and needs no factory: leave it out.")
     path = folder / WEIGHTS[weights]
     content = files.read_bytes(path, limit=networks.file_limit(abstract))
     try:
         arrays = load(content)
     except (SafetensorError, ValueError, KeyError) as error:
         raise FileError(path, f"cannot be read: {error}") from error
-    return networks.build(about, spec, _without_zeros(arrays, abstract, path), path)
+    packed = _without_zeros(arrays, abstract, path)
+    return networks.fill(abstract, spec, packed, path) if factory else networks.build(about, spec, packed, path)
 
 
 def _without_zeros(arrays: dict[str, np.ndarray], abstract: nnx.Module, path: Path) -> dict[str, np.ndarray]:

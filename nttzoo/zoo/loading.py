@@ -89,10 +89,7 @@ def load_weights(
     with files.copied(place.home, listed, present, **options) as copy:
         arrays = checkpoint.load_arrays(copy / below, checkpoint.layout(abstract), source=place.home / below)
     if factory is not None:
-        checkpoint.unpack(abstract, arrays, source=place.home / below)
-        abstract.eval()
-        abstract.input_spec = spec
-        return abstract
+        return networks.fill(abstract, spec, arrays, place.home / below)
     return networks.build(metrics, spec, arrays, place.home / below)
 
 
@@ -101,9 +98,7 @@ def _load_own(folder: Path, weights: Weights, factory: Callable[[], nnx.Module] 
     from nttzoo.zoo import hub, saving
 
     if hub.is_hub(folder):
-        if factory is not None:
-            raise OptionError(f"{folder} holds a registered architecture and needs no factory: leave it out.")
-        return hub.load_hub(folder, weights)
+        return hub.load_hub(folder, weights, factory)
     student = search.student_folder(folder)
     if weights == "trained":
         student = _trained(student)

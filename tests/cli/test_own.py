@@ -32,6 +32,16 @@ def tiny(rngs, num_classes=3):
 
 def no_rngs(): ...
 def more(rngs, depth): ...
+def a_class(rngs): return Tiny
+class OnlyRngs(Tiny):
+    def __init__(self, rngs): super().__init__(3, rngs)
+class Deep(Tiny):
+    def __init__(self, depth, rngs): super().__init__(3, rngs)
+def raises(rngs): return {}["depth"]
+class Fails(Tiny):
+    def __call__(self, x):
+        assert x.shape[1] == 7, "seven rows"
+def fails(rngs): return Fails(3, rngs)
 def a_list(rngs): return [1, 2]
 def lenet300(rngs): ...
 def wide(rngs): return nnx.Linear(7, 3, rngs=rngs)
@@ -44,6 +54,8 @@ def arrays():
     return rng.random((9, 6, 6)), rng.integers(0, 3, 9), rng.random((6, 6, 6)), rng.integers(0, 3, 6)
 
 def a_set(): return {1, 2}
+def lost(): return open("lost.csv")
+def none(): return arrays(1)
 def wants_more(path): ...
 """
 
@@ -118,6 +130,16 @@ def test_search_train_export_publish_and_load(folder, capsys, monkeypatch):
     named = zoo.verify()
     assert "tiny-stripes-30pct-erk" in named
     run("info", "tiny-stripes-30pct-erk")
+    run("load-check", "tiny-stripes-30pct-erk", "--model", "net.py:tiny")
+    run("export", "tiny-stripes-30pct-erk", "hub", "--format", "hub")
+    architectures.ARCHITECTURES._entries.pop("tiny")
+    with pytest.raises(ModelError, match=r"--model net\.py:tiny on the command line, factory="):
+        nttzoo.load(folder / "hub")
+    hub = nttzoo.load(folder / "hub", weights="trained", factory=lambda: scope["tiny"](nnx.Rngs(7)))
+    np.testing.assert_array_equal(hub.head.kernel[...], again.head.kernel[...])
+    with pytest.raises(SystemExit):
+        run("export", found, "hub2", "--format", "hub", "--model", "net.py:tiny")
+    assert "--format hub takes a published network" in capsys.readouterr().err
     run("export", "tiny-stripes-30pct-erk", "entry.onnx", "--model", "net.py:tiny")
     (answers,) = onnxruntime.InferenceSession("entry.onnx").run(None, {"images": images})
     np.testing.assert_allclose(answers, again(jnp.asarray(images)), rtol=1e-4, atol=1e-5)
@@ -135,6 +157,25 @@ def test_a_file_never_imports_and_a_changed_source_is_told(folder):
         zoo.load(folder / "run")
 
 
+@pytest.mark.filterwarnings("default:the source of")
+def test_a_run_belongs_to_one_factory_and_one_data_set(folder, capsys):
+    def again(model):
+        run("search", "--model", model, "--data", "stripes.npz", *SEARCH, "--out", "run")
+        return capsys.readouterr().err
+
+    again("net.py:tiny")
+    (folder / "net.py").write_text(f"{NET}\n# a comment")
+    assert "warning: the source of net.py:tiny has changed since run was begun" in again("net.py:tiny")
+    shutil.copy("net.py", "other.py")
+    with pytest.raises(SystemExit):
+        again("other.py:tiny")
+    assert "factory.reference: 'net.py:tiny' there, 'other.py:tiny' now" in capsys.readouterr().err
+    save_npz(folder / "stripes.npz", y_test=np.arange(60)[::-1] % 3)
+    with pytest.raises(SystemExit):
+        again("net.py:tiny")
+    assert "data_sha256" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("reference", "error", "says"),
     [
@@ -145,7 +186,12 @@ def test_a_file_never_imports_and_a_changed_source_is_told(folder):
         ("net.py:number", OptionError, "a function or class is needed"),
         ("net.py:no_rngs", OptionError, "takes rngs"),
         ("net.py:more", OptionError, "needs depth.*default values"),
+        ("net.py:Deep", OptionError, "needs depth.*default values"),
         ("net.py:a_list", ModelError, "returned list; it must return an NNX module"),
+        ("net.py:a_class", ModelError, "returned the class Tiny; it must return an NNX module"),
+        ("net.py:raises", ModelError, r"net.py:raises raised KeyError: 'depth' \(net.py, line 22\)"),
+        ("net.py:fails", ShapeError, r"\[2, 6, 6, 1\]: AssertionError: seven rows \(net.py, line 25\)"),
+        ("script.py:tiny", OptionError, "script.py cannot be imported: SystemExit: 1"),
         ("net.py:lenet300", OptionError, "is a network of nttzoo"),
         ("net.py:wide", ShapeError, r"does not take inputs of shape \[2, 6, 6, 1\]"),
         ("net.py:no_layers", ModelError, "nothing to prune"),
@@ -154,6 +200,7 @@ def test_a_file_never_imports_and_a_changed_source_is_told(folder):
 )
 def test_factories_that_are_none_are_refused(folder, reference, error, says):
     (folder / "broken.py").write_text("1 / 0")
+    (folder / "script.py").write_text("raise SystemExit(1)")
     with pytest.raises(error, match=says):
         architectures.own.check(architectures.own.register(reference), num_classes=3, input_shape=(6, 6, 1))
 
@@ -170,6 +217,8 @@ def test_modules_are_found_from_the_working_folder(folder):
     shutil.copy("net.py", folder / "mine" / "nets.py")
     assert architectures.own.register("mine.nets:tiny") == "tiny"
     assert architectures.create("tiny", num_classes=3, input_shape=(6, 6, 1), rngs=0).head.kernel.shape == (36, 3)
+    # A class is a factory too.
+    architectures.own.check(architectures.own.register("mine.nets:OnlyRngs"), num_classes=3, input_shape=(6, 6, 1))
     with pytest.raises(ShapeError, match="has no default input shape"):
         architectures.create("tiny", rngs=0)
 
@@ -180,12 +229,16 @@ def test_modules_are_found_from_the_working_folder(folder):
         ({"x_test": None}, DataError, "lacks x_test; it must hold .* and has x_train, y_train, y_test"),
         ({"y_train": np.zeros(240)}, ShapeError, "y_train of 'bad' must be 240 integers"),
         ({"y_train": np.zeros(3, int)}, ShapeError, "one per image"),
-        ({"x_train": np.zeros((240, 36))}, ShapeError, r"must be images \[n, h, w, c\]"),
+        ({"x_train": np.zeros(240)}, ShapeError, r"must be images \[n, h, w, c\], sequences .* or features"),
         ({"x_train": np.zeros((240, 6, 6, 1), int)}, ShapeError, "uint8 or floating point"),
         ({"x_train": np.full((240, 6, 6, 1), np.nan)}, DataError, "NaN"),
-        ({"x_test": np.zeros((60, 5, 6, 1), np.uint8)}, ShapeError, "differ in shape"),
+        ({"x_test": np.zeros((60, 5, 6, 1), np.uint8)}, ShapeError, r"differ in shape: \[6, 6, 1\] and \[5, 6, 1\]"),
         ({"y_train": np.full(240, -1)}, DataError, "labels outside"),
         ({"classes": np.array(["a", "b"])}, DataError, r"labels outside 0 \.\.\. 1"),
+        ({"x_train": np.array([None] * 240)}, DataError, "cannot be read: it holds pickled Python objects"),
+        ({"x_train": np.zeros((0, 6, 6, 1)), "y_train": np.zeros(0, int)}, ShapeError, "n > 0"),
+        ({"x_train": np.zeros((240, 0, 6, 1))}, ShapeError, "n > 0"),
+        ({"y_train": np.zeros(240, int), "y_test": np.zeros(60, int)}, DataError, "all labels are 0"),
     ],
 )
 def test_files_that_hold_no_data_are_refused(folder, change, error, says):
@@ -194,12 +247,20 @@ def test_files_that_hold_no_data_are_refused(folder, change, error, says):
         data.own.register("bad.npz")
 
 
+def test_labels_that_do_not_count_from_0_are_told(folder):
+    save_npz(folder / "from1.npz", y_train=np.arange(240) % 3 + 1, y_test=np.ones(60, int))
+    with pytest.warns(UserWarning, match=r"from1.npz has no training image of class 0: labels count from 0"):
+        data.own.register("from1.npz")
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
         ("none.npz", "no file none.npz"),
         ("net.py:a_set", r"returned set; it must return \(x_train"),
-        ("net.py:wants_more", "called without arguments"),
+        ("net.py:wants_more", "called without arguments: missing a required argument: 'path'"),
+        ("net.py:lost", r"raised FileNotFoundError: .*lost.csv' \(net.py, line \d+\)"),
+        ("net.py:none", r"raised TypeError: arrays\(\) takes 0 positional arguments"),
         ("nowhere", "neither an .npz file nor a folder"),
         ("mnist.npz", "'mnist' is a data set of nttzoo"),
     ],
@@ -210,12 +271,41 @@ def test_data_that_is_none_is_refused(folder, text, says):
         data.own.register(text)
 
 
-def test_functions_and_gray_images_without_a_channel_axis(folder):
-    (folder / "net.py").write_text(
-        NET.replace("rng.integers(0, n, shape)", "rng.random(shape) if n > 3 else rng.integers(0, n, shape)")
-    )
+def test_functions_sequences_and_gray_images_without_a_channel_axis(folder):
     found = data.load(data.own.register("net.py:arrays"))
-    assert (found.name, found.input_shape, len(found.train), len(found.test)) == ("arrays", (6, 6, 1), 9, 6)
+    assert (found.name, found.input_shape, len(found.train), len(found.test)) == ("arrays", (6, 6), 9, 6)
+    images, labels = np.zeros((9, 6, 5), np.uint8), np.arange(9) % 3
+    np.savez("gray.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
+    assert data.load(data.own.register("gray.npz")).input_shape == (6, 5, 1)
+
+
+@pytest.mark.parametrize("shape", [(5,), (4, 5)])  # features; sequences
+def test_data_of_other_shapes_through_search_training_and_export(folder, shape):
+    (folder / "flat.py").write_text(
+        "from flax import nnx\nimport math\n"
+        "class Flat(nnx.Module):\n"
+        "    def __init__(self, rngs, input_shape):\n"
+        "        self.head = nnx.Linear(math.prod(input_shape), 3, rngs=rngs)\n"
+        "    def __call__(self, x):\n"
+        "        return self.head(x.reshape(x.shape[0], -1))\n"
+    )
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(7, [1, 2, 3, 4, 5], (120, *shape)).astype(np.float32), np.arange(120) % 3
+    np.savez("floats.npz", x_train=x, y_train=y, x_test=x[:9], y_test=y[:9])
+    own = ["--model", "flat.py:Flat"]
+    run("search", *own, "--data", "floats.npz", *SEARCH, "--out", "run")
+    run("train", *own, "--data", "floats.npz", "--start", "run", "--epochs", 1)
+    trained = zoo.load(folder / "run", weights="trained")
+    channels = x.reshape(-1, 5)
+    standardized = (x - channels.mean(0)) / channels.std(0)
+    kernel = np.asarray(trained.head.masked_kernel())
+    expected = standardized.reshape(120, -1) @ kernel + np.asarray(trained.head.bias[...])
+    run("export", *own, "run", "net.onnx")
+    (answers,) = onnxruntime.InferenceSession("net.onnx").run(
+        None, {"images": np.asarray(trained.input_spec.standardize(x))}
+    )
+    np.testing.assert_allclose(answers, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(nttzoo.compile(folder / "net.onnx")(standardized), expected, rtol=1e-4, atol=1e-4)
 
 
 def write_images(root, per_class, size=(5, 4), mode="L"):

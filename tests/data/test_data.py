@@ -301,16 +301,19 @@ def test_mean_and_std_of_mnist5k(mnist5k):
     np.testing.assert_allclose(mnist5k.std, [scaled.std()], rtol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
-def test_standardized_images_have_mean_0_and_std_1_per_channel(dtype):
+@pytest.mark.parametrize(
+    ("dtype", "axes"), [(np.uint8, (5, 6)), (np.float32, (5, 6)), (np.float32, (5,)), (np.float32, ()), (np.uint8, ())]
+)
+def test_standardized_examples_have_mean_0_and_std_1_per_channel(dtype, axes):
     rng = np.random.default_rng(0)
-    x = np.stack([rng.integers(0, 9, (7, 5, 6)), rng.integers(90, 256, (7, 5, 6))], -1).astype(dtype)
+    x = np.stack([rng.integers(0, 9, (7, *axes)), rng.integers(90, 256, (7, *axes))], -1).astype(dtype)
     own = from_arrays(x, np.zeros(7, int), x, np.zeros(7, int))
     y = standardize(jnp.asarray(x), jnp.asarray(own.mean), jnp.asarray(own.std))
     assert y.dtype == jnp.float32
-    np.testing.assert_allclose(y.mean((0, 1, 2)), [0, 0], atol=1e-5)
-    np.testing.assert_allclose(y.std((0, 1, 2)), [1, 1], rtol=1e-5)
-    np.testing.assert_allclose(y, (x - x.mean((0, 1, 2))) / x.std((0, 1, 2)), rtol=1e-4, atol=1e-4)
+    but_channels = tuple(range(x.ndim - 1))
+    np.testing.assert_allclose(y.mean(but_channels), [0, 0], atol=1e-5)
+    np.testing.assert_allclose(y.std(but_channels), [1, 1], rtol=1e-5)
+    np.testing.assert_allclose(y, (x - x.mean(but_channels)) / x.std(but_channels), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("x", [*np.arange(256, dtype=np.uint8), *np.float32([0, 0.1, 1e6]), 0.1, -0.7, 1 / 3])

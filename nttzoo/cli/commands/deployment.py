@@ -43,6 +43,11 @@ class Export:
         if kind == "hub":
             if chosen or self.dense or self.training or self.weights:
                 raise OptionError("--format hub writes all weights of a published network and takes no other options.")
+            if not published and Path(self.name).exists():
+                raise OptionError(
+                    f"{self.name} is a folder: --format hub takes a published network, since its card tells how it was "
+                    "compared. `nttzoo publish` makes one of a comparison."
+                )
             print(export.export_hub(self.name, self.out))
             return
         if kind in ("c", "wasm"):

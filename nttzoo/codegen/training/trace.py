@@ -112,9 +112,9 @@ def trace(model: nnx.Module, input_shape: tuple[int, ...], *, dropout: bool) -> 
             layer.__class__ = _Dropout
             layer.deterministic = not dropout
         elif isinstance(layer, nnx.BatchNorm):
-            raise ExportError(f"layer {nn.path_name(path)} (BatchNorm) couples the examples of a batch.")
+            raise ExportError(f"layer {nn.path_name(path)} (BatchNorm) couples the examples of a batch: JAX trains it.")
         elif isinstance(layer, nnx.RNN):
-            raise ExportError(f"layer {nn.path_name(path)} (RNN) uses its parameters at every step.")
+            raise ExportError(f"layer {nn.path_name(path)} (RNN) uses its parameters at every step: JAX trains it.")
     parameters = Parameters.of(plain)
     if not parameters.size:
         raise ExportError("the model has no parameters to train.")
