@@ -19,8 +19,9 @@ export class Pad {
     this.small = el("canvas", { width: SIDE, height: SIDE });
     this.canvas.addEventListener("pointerdown", (event) => this.begin(event));
     this.canvas.addEventListener("pointermove", (event) => this.follow(event));
-    for (const kind of ["pointerup", "pointercancel"]) this.canvas.addEventListener(kind, () => (this.drawing = false));
+    for (const kind of ["pointerup", "pointercancel"]) this.canvas.addEventListener(kind, () => this.end());
     this.drawing = false;
+    this.frame = 0; // requested, or 0
     redrawn(this.canvas, () => this.paint());
   }
 
@@ -46,7 +47,13 @@ export class Pad {
     if (!this.drawing) return;
     const events = event.getCoalescedEvents?.() ?? [];
     for (const one of events.length ? events : [event]) this.strokes[this.strokes.length - 1].push(this.spot(one));
-    this.update();
+    // Pointers move more often than screens are drawn.
+    this.frame ||= requestAnimationFrame(() => this.update());
+  }
+
+  end() {
+    this.drawing = false;
+    if (this.frame) this.update();
   }
 
   clear() {
@@ -63,6 +70,8 @@ export class Pad {
   }
 
   update() {
+    cancelAnimationFrame(this.frame);
+    this.frame = 0;
     this.paint();
     this.changed(this.shown ?? (this.strokes.length ? this.seen() : null));
   }

@@ -166,7 +166,7 @@ function plots(entries, measured) {
   if (!speeds.length) return { left, right: el("p", { class: "empty" }, "No times were measured for these networks.") };
   const speed = { low: Math.min(...speeds) / 1.25, high: Math.max(...speeds) * 1.25 };
   const right = chart({
-    x: { ...speed, log: true, ticks: logTicks(speed.low, speed.high), text: times, title: measured ? "times faster for one image: nttzoo's C against the dense network in ONNX Runtime" : "times fewer multiply-adds than the dense network" },
+    x: { ...speed, log: true, ticks: logTicks(speed.low, speed.high), text: (factor) => `${factor}×`, title: measured ? "times faster for one image: nttzoo's C against the dense network in ONNX Runtime" : "times fewer multiply-adds than the dense network" },
     y: accuracyAxis(Math.min(...accuracies), top),
     series: [...lines(speed.low, speed.high), ...ownSeries(entries, value)], label: "Test accuracy in percent over speed-up",
   });
