@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 from typing import Any
 
+import jax
 import numpy as np
 from flax import nnx
 
@@ -112,6 +113,17 @@ def check_array(name: str, value: Any) -> None:
         shape = value.shape
     if shape == () or (isinstance(value, np.ndarray) and value.dtype.kind in "OSU"):
         raise OptionError(f"{name} is {_shown(value)}; it must be an array [n, ...] of numbers.")
+
+
+def check_finite(name: str, array: Any, *, least: float = -math.inf) -> None:
+    """An array of finite numbers, none below `least`; values that are being traced are not known yet."""
+    if isinstance(array, jax.core.Tracer):
+        return
+    # NumPy: under a transformation, JAX would trace the question too.
+    values = np.asarray(array)
+    if not (np.isfinite(values) & (values >= least)).all():
+        bound = "" if least == -math.inf else f", and {least:g} or more"
+        raise OptionError(f"{name} is {values.tolist()}; it must be finite{bound}.")
 
 
 def check_model(name: str, value: Any) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Num
 
-from nttzoo._util.checks import check_array
+from nttzoo._util.checks import check_array, check_finite
 from nttzoo._util.deprecation import renamed_method
-from nttzoo.errors import OptionError, ShapeError
+from nttzoo.errors import ShapeError
 
 
 @dataclass(frozen=True)
@@ -65,10 +64,8 @@ def standardize(
             f"images [n, ..., c] need mean and std [c]; got {list(images.shape)}, {list(mean.shape)} and "
             f"{list(std.shape)}."
         )
-    if not isinstance(mean, jax.core.Tracer) and not bool(jnp.isfinite(mean).all()):
-        raise OptionError(f"mean is {mean.tolist()}; it must be finite.")
-    if not isinstance(std, jax.core.Tracer) and not bool((jnp.isfinite(std) & (std >= 0)).all()):
-        raise OptionError(f"std is {std.tolist()}; it must be finite, and 0 or more.")
+    check_finite("mean", mean)
+    check_finite("std", std, least=0)
     scale = 255.0 if images.dtype == jnp.uint8 else 1.0
     # A constant channel stays constant instead of becoming NaN.
     slope = 1.0 / jnp.where(std > 0, std, 1.0)

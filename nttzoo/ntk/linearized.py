@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from nttzoo._util.checks import check_array, check_number
-from nttzoo.errors import OptionError, ShapeError
+from nttzoo._util.checks import check_array, check_finite, check_number
+from nttzoo.errors import ShapeError
 
 
 def gradient_flow(
@@ -99,8 +98,7 @@ def _row(name: str, value: Any) -> Array:
     row = jnp.asarray(value)
     if row.ndim != 1:
         raise ShapeError(f"{name} must be an array [t]; got {list(row.shape)}.")
-    if not isinstance(row, jax.core.Tracer) and not bool(jnp.isfinite(row).all()):
-        raise OptionError(f"{name} is {row.tolist()}; it must be finite.")
+    check_finite(name, row)
     return row
 
 
