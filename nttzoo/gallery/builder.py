@@ -57,6 +57,8 @@ def build(out: str | os.PathLike[str], *, data_dir: str | os.PathLike[str] | Non
 
     Raises:
       ExportError: if there is no compiler for WebAssembly.
+      OptionError: if `out` is a file, or `data_dir` has no known data set.
+      RunError: if the folder cannot be written.
 
     Example:
       >>> nttzoo.gallery.build("site")
@@ -68,10 +70,7 @@ def build(out: str | os.PathLike[str], *, data_dir: str | os.PathLike[str] | Non
     files.check_folder(folder)
     toolchain.find()
     sets = _data_sets(data_dir)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OptionError(f"the folder {folder} cannot be made: {error.strerror}.") from error
+    folder.mkdir(parents=True, exist_ok=True)
     check_writable(folder / "index.html")
     names = zoo.list_models()
     exhibits, digits, modules = _collect(names)
