@@ -163,7 +163,7 @@ def test_each_glob_has_its_density_and_the_first_counts():
         ({"density": {"head": 0.1}}, "no density for: stem. Add '*'"),
         ({"exclude": ["*"]}, "matches every layer"),
         ({"exclude": "head"}, r"write \['head'\]"),
-        ({"density": {}}, "are empty"),
+        ({"density": {}}, "is empty"),
         ({"density": {"head": 0.001, "*": 0.5}}, r"density 0.001 would leave layer 'head' \(50 weights\) empty"),
         ({"scheme": lambda layers, density: []}, "must put each layer into exactly one group"),
         ({"scheme": lambda x, p: [Group(tuple(x), 3), Group((x[0],), 1)]}, "exactly one group"),
