@@ -60,8 +60,11 @@ def curves(found: list[Result]) -> Any:
 
 
 def over_density(found: list[Result]) -> Any:
-    """Test accuracy over density, one picture for each network, data set and scheme."""
-    part = longest(where(found, control=""))
+    """Test accuracy over density, one picture for each network, data set and scheme.
+
+    A line joins networks that differ in density only: shorter searches or trainings are not part of it.
+    """
+    part = _at_several_densities(longest(where(found, control="")))
     kinds = {
         key: group
         for key, group in grouped(
@@ -92,6 +95,16 @@ def over_density(found: list[Result]) -> Any:
     axes[0, 0].set_ylabel("test accuracy, %")
     axes[0, 0].legend(frameon=False)
     return figure
+
+
+def _at_several_densities(found: list[Result]) -> list[Result]:
+    """Dense networks, and those of a method, search and training that were tried at more than one density."""
+
+    def kind(r: Result) -> tuple[Any, ...]:
+        return r.model, r.data, r.scheme, r.method, tuple(sorted(r.change.items())), r.epochs, r.dropout
+
+    several = {key for key, group in grouped(found, kind).items() if len({r.density for r in group}) > 1}
+    return [r for r in found if r.method == "dense" or kind(r) in several]
 
 
 def layers(found: list[Result]) -> Any:
