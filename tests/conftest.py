@@ -13,7 +13,7 @@ import runtime_types
 
 FEW = 2  # parameter sets of a test among the fast tests
 MEMORY = 3 * 2**29  # above this a worker throws compiled programs away ...
-ROOM = 2**29  # ... and again after growing by this much, but never later ...
+GROWTH = 2**29  # ... and again after growing by this much, but never later ...
 MOST = 9 * 2**28  # ... than here: a worker must stay under 2.5 GB
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -61,7 +61,7 @@ def bounded_memory():
         gc.collect()
         if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
             trim(0)
-        _limit[0] = min(max(MEMORY, _memory() + ROOM), MOST)
+        _limit[0] = min(max(MEMORY, _memory() + GROWTH), MOST)
 
 
 _limit = [MEMORY]

@@ -30,11 +30,11 @@ class Classroom:
 
 def classroom(exhibits: list[Exhibit]) -> Classroom:
     """The networks that answer to drawn digits, and those that learn; empty without a sparse network for digits."""
-    room = Classroom()
+    content = Classroom()
     chosen = _chosen(exhibits)
     if not chosen:
-        return room
-    _sample(room)
+        return content
+    _sample(content)
     players: list[dict[str, Any]] = [
         {"name": shown.name, "label": _label(shown), "module": f"wasm-{shown.name}"} for shown in chosen
     ]
@@ -42,16 +42,16 @@ def classroom(exhibits: list[Exhibit]) -> Classroom:
     model = pictures.load_random(first.name)
     if model is not None:
         made = wasm.network(model, name="random")
-        room.binary["wasm-random"] = made.content
+        content.binary["wasm-random"] = made.content
         kept = sum(layer["kept"] for layer in first.facts["layers"])
         label = f"random mask, {100 * first.facts['density']:.3g} %"
         random = {"name": first.name, "label": label, "module": "wasm-random", "random": True, "weights": kept}
         alive = cost.speedup(model).to_dict()["total"]["alive"]
         players.insert(min(2, len(players)), {**random, "alive": alive, "wasm": len(made.content)})
-    room.facts["players"] = players
+    content.facts["players"] = players
     if first.facts["architecture"] == ARCHITECTURE:
-        _learners(room, first)
-    return room
+        _learners(content, first)
+    return content
 
 
 def _chosen(exhibits: list[Exhibit]) -> list[Exhibit]:
@@ -79,14 +79,14 @@ def _label(shown: Exhibit) -> str:
     return f"{network}, {100 * shown.facts['density']:.3g} %"
 
 
-def _sample(room: Classroom) -> None:
+def _sample(content: Classroom) -> None:
     """The embedded digits: to learn from, to test on, and to try."""
     digits = data.load(SAMPLE)
     for name, part in (("train", digits.train), ("test", digits.test)):
-        room.binary[f"digits-{name}"] = compact.grays(part.images).tobytes()
-        room.binary[f"labels-{name}"] = part.labels.astype(np.uint8).tobytes()
+        content.binary[f"digits-{name}"] = compact.grays(part.images).tobytes()
+        content.binary[f"labels-{name}"] = part.labels.astype(np.uint8).tobytes()
     shape = list(digits.input_shape)
-    room.facts["digits"] = {
+    content.facts["digits"] = {
         "train": len(digits.train),
         "test": len(digits.test),
         "shape": shape,
@@ -94,7 +94,7 @@ def _sample(room: Classroom) -> None:
     }
 
 
-def _learners(room: Classroom, first: Exhibit) -> None:
+def _learners(content: Classroom, first: Exhibit) -> None:
     """Three untrained networks with as many weights: NTT's, one with a random mask, NTT's weights at random places."""
     found: Any = zoo.load(first.name)
     seed = first.facts["seed"]
@@ -108,6 +108,6 @@ def _learners(room: Classroom, first: Exhibit) -> None:
     for key, (model, label) in kinds.items():
         model.input_spec = found.input_spec
         made = wasm.learner(model, name=key)
-        room.binary[f"learner-{key}"] = made.content
+        content.binary[f"learner-{key}"] = made.content
         learners.append({"key": key, "label": label, "bytes": len(made.content)})
-    room.facts["learners"] = {"from": first.name, "density": first.facts["density"], "networks": learners}
+    content.facts["learners"] = {"from": first.name, "density": first.facts["density"], "networks": learners}
