@@ -28,7 +28,6 @@ with export.onnx_packages():
     from nttzoo.codegen import build, emit, frontend, loading, lower, optimize, selfcheck
     from nttzoo.codegen.build import Compiled
     from nttzoo.codegen.choices import Choices
-    from nttzoo.codegen.selfcheck import Oracle
     from nttzoo.codegen.source import Source
 
 __all__ = ["Choices", "Compiled", "ExportedC", "Source", "compile", "export_c", "to_source"]
@@ -114,7 +113,7 @@ def export_c(
     return ExportedC(target, header, source.name, 4 * source.arena, source.table_bytes, requested, difference, untried)
 
 
-def _try_out(source: Source, shape: tuple[int, ...], oracle: Oracle) -> tuple[float | None, str]:
+def _try_out(source: Source, shape: tuple[int, ...], oracle: export.Oracle) -> tuple[float | None, str]:
     """How far the compiled source's outputs are from the oracle's; or None, and why it could not be tried out here.
 
     There may be no compiler, or one for another machine: the C may still be right where it is wanted.
@@ -125,10 +124,10 @@ def _try_out(source: Source, shape: tuple[int, ...], oracle: Oracle) -> tuple[fl
         except (ExportError, OSError) as error:
             return None, str(error)
         worst = selfcheck.worst_difference(network, oracle)
-    if not worst <= export.TOLERANCE:
+    if not export.is_rounding(worst, oracle, selfcheck.batches(network)):
         raise ExportError(
-            f"the C's outputs differ from the model's by {worst:.2e} of the largest output, more than "
-            f"{export.TOLERANCE:.0e}: nothing was written."
+            f"the C's outputs differ from the model's by {worst:.2e} of the largest output, more than rounding "
+            "explains: nothing was written."
         )
     return worst, ""
 
@@ -250,7 +249,9 @@ def _size(shape: tuple[int, ...]) -> int:
     return size
 
 
-def _graph(model: Model, weights: zoo.Weights, input_shape: tuple[int, ...] | None) -> tuple[onnx.ModelProto, Oracle]:
+def _graph(
+    model: Model, weights: zoo.Weights, input_shape: tuple[int, ...] | None
+) -> tuple[onnx.ModelProto, export.Oracle]:
     """A network's ONNX graph, and what knows its outputs without our C: ONNX Runtime for a file, JAX for a model."""
     check_choice("weights", weights, ("init", "trained"))
     if isinstance(model, str) and weights == "trained":

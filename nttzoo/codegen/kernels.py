@@ -258,19 +258,27 @@ static void max_pool_2x2_block(const float *RESTRICT in, int row, float *RESTRIC
     ),
     "group_norm": """\
 /* The floats of a group's channels: their mean becomes 0 and their variance 1, then each channel is scaled and
- * shifted. The variance is taken around the mean: the mean of squares minus the squared mean would lose all digits. */
+ * shifted. Both are sums of many nearly equal floats, whose rounding would add up: they are taken from the first float
+ * on and around the mean, in sixteen parts. */
 static void group_norm(const float *in, float *to, int channels, int size, const float *scale, const float *bias,
                        float epsilon) {
     const int count = channels * size;
-    float mean = 0.0f, variance = 0.0f;
+    const float first = in[0];
+    float parts[16] = {0.0f}, mean = 0.0f, variance = 0.0f;
     int c, i;
-    for (i = 0; i < count; i++) mean += in[i];
+    for (i = 0; i < count; i++) parts[i % 16] += in[i] - first;
+    for (i = 0; i < 16; i++) mean += parts[i];
     mean /= (float)count;
-    for (i = 0; i < count; i++) variance += (in[i] - mean) * (in[i] - mean);
+    for (i = 0; i < 16; i++) parts[i] = 0.0f;
+    for (i = 0; i < count; i++) {
+        const float x = in[i] - first - mean;
+        parts[i % 16] += x * x;
+    }
+    for (i = 0; i < 16; i++) variance += parts[i];
     variance /= (float)count;
     for (c = 0; c < channels; c++) {
         const float slope = scale[c] / sqrtf(variance + epsilon);
-        for (i = c * size; i < (c + 1) * size; i++) to[i] = (in[i] - mean) * slope + bias[c];
+        for (i = c * size; i < (c + 1) * size; i++) to[i] = (in[i] - first - mean) * slope + bias[c];
     }
 }
 """,
@@ -278,22 +286,29 @@ static void group_norm(const float *in, float *to, int channels, int size, const
 static void group_norm_block(const float *in, float *to, int channels, int size, const float *scale, const float *bias,
                              float epsilon, int unit) {
     const int count = channels * size;
-    float mean[MOST] = {0}, slope[MOST] = {0};
+    float first[MOST] = {0}, part[MOST] = {0}, mean[MOST] = {0}, slope[MOST] = {0};
     int c, i, e;
-    for (i = 0; i < count; i++) for (e = 0; e < unit; e++) mean[e] += in[(long)i * unit + e];
+    for (e = 0; e < unit; e++) first[e] = in[e];
+    for (i = 0; i < count; i++) {
+        for (e = 0; e < unit; e++) part[e] += in[(long)i * unit + e] - first[e];
+        if (i % 32 < 31 && i < count - 1) continue;
+        for (e = 0; e < unit; e++) mean[e] += part[e], part[e] = 0.0f;
+    }
     for (e = 0; e < unit; e++) mean[e] /= (float)count;
     for (i = 0; i < count; i++) {
         for (e = 0; e < unit; e++) {
-            const float x = in[(long)i * unit + e] - mean[e];
-            slope[e] += x * x;
+            const float x = in[(long)i * unit + e] - first[e] - mean[e];
+            part[e] += x * x;
         }
+        if (i % 32 < 31 && i < count - 1) continue;
+        for (e = 0; e < unit; e++) slope[e] += part[e], part[e] = 0.0f;
     }
     for (e = 0; e < unit; e++) slope[e] = 1.0f / sqrtf(slope[e] / (float)count + epsilon);
     for (c = 0; c < channels; c++) {
         for (i = c * size; i < (c + 1) * size; i++) {
             for (e = 0; e < unit; e++) {
                 const long at = (long)i * unit + e;
-                to[at] = (in[at] - mean[e]) * (slope[e] * scale[c]) + bias[c];
+                to[at] = (in[at] - first[e] - mean[e]) * (slope[e] * scale[c]) + bias[c];
             }
         }
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
 
 import numpy as np
 import onnx
@@ -12,15 +11,20 @@ import onnx
 from nttzoo import export
 from nttzoo.codegen.build import Compiled
 from nttzoo.errors import ExportError
+from nttzoo.export import Oracle
 
-Oracle = Callable[[np.ndarray], np.ndarray]
 TOLERANCE = 1e-4  # of the largest output: more than rounding, less than any mistake
+
+
+def batches(network: Compiled) -> list[np.ndarray]:
+    """Inputs to try a network with: random ones, and digits where they fit."""
+    return export.parity_batches(network.input_shape, "B", None)
 
 
 def worst_difference(network: Compiled, oracle: Oracle) -> float:
     """max |difference| / max |output| on random inputs, and on digits where they fit; NaN where only one has a NaN."""
     worst = 0.0
-    for inputs in export.parity_batches(network.input_shape, "B", None):
+    for inputs in batches(network):
         expected = oracle(inputs).reshape(len(inputs), -1)
         got = network(inputs)
         alike = (got == expected) | (np.isnan(got) & np.isnan(expected))
@@ -50,11 +54,20 @@ def check_once(network: Compiled, proto: onnx.ModelProto, oracle: Oracle) -> Non
     os.replace(part, passed)
 
 
-def outputs_of_graph(proto: onnx.ModelProto, inputs: np.ndarray) -> np.ndarray:
-    """What ONNX Runtime answers, in batches of the size that the graph asks for."""
+def outputs_of_graph(
+    proto: onnx.ModelProto, inputs: np.ndarray, noise: np.random.Generator | None = None
+) -> np.ndarray:
+    """What ONNX Runtime answers, in batches of the size that the graph asks for; `noise` moves the weights by a bit."""
     with export.onnx_packages():
         import onnxruntime
 
+    if noise is not None:
+        moved = onnx.ModelProto()
+        moved.CopyFrom(proto)
+        for tensor in moved.graph.initializer:
+            values = export.by_one_bit(onnx.numpy_helper.to_array(tensor), noise)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+        proto = moved
     try:
         session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     except Exception as error:  # its errors have no common base

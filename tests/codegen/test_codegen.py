@@ -518,7 +518,7 @@ def test_what_is_written_was_tried_out(tmp_path, monkeypatch):
     done = nttzoo.export_c(linear, tmp_path / "m.c", input_shape=(3,))
     assert done.difference < 1e-6
     assert "its outputs differ from the model's by at most" in str(done)
-    monkeypatch.setattr(codegen.export, "outputs_of", lambda model, x: np.zeros((len(x), 2)))
+    monkeypatch.setattr(codegen.export, "outputs_of", lambda model, x, noise=None: np.zeros((len(x), 2)))
     with pytest.raises(errors.ExportError, match=r"the C's outputs differ .*nothing was written"):
         nttzoo.export_c(linear, tmp_path / "other.c", input_shape=(3,))
     monkeypatch.undo()
