@@ -31,7 +31,7 @@ def origin(command: str | None = None) -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {name: metadata.version(name) for name in PACKAGES},
         "machine": {
-            "processor": _processor(),
+            "processor": processor(),
             "cores": psutil.cpu_count(),
             "memory_gib": round(psutil.virtual_memory().total / 2**30),
         },
@@ -81,7 +81,8 @@ def read_json(path: str | os.PathLike[str]) -> Any:
     return files.read_json(path)
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The name of this machine's processor."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]

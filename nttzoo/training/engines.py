@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -15,13 +15,12 @@ from flax import nnx
 from nttzoo import nn
 from nttzoo.data import Dataset, Labeled
 from nttzoo.errors import ExportError, NttzooError, ShapeError, TrainingError
-from nttzoo.sparsity import masks
 from nttzoo.training import jax_steps
 from nttzoo.training.config import TrainConfig
 
-# Above this fraction of surviving weights `auto` trains in JAX. A choice between two measurements of Conv-4: at 30 % C
-# takes 68 ms a step and JAX 140, without a mask C takes 174 (results/bench_train.json).
-SPARSE_BELOW = 0.5
+# Up to this fraction of the multiply-adds C is faster on all machines and networks that were measured
+# (results/bench_train.json); above it, which engine is faster depends on both.
+SPARSE_BELOW = 0.3
 Arrays = dict[str, np.ndarray]
 
 
@@ -53,20 +52,25 @@ class Trainer(Protocol):
         """Goes on from such a state; raises `TrainingError` if it belongs to another network."""
 
 
-def make(model: nnx.Module, data: Dataset, train: Labeled, config: TrainConfig) -> tuple[Trainer, str]:
-    """(the trainer that the config asks for, why "auto" did not take the compiled one)."""
+def make(
+    model: nnx.Module, data: Dataset, train: Labeled, config: TrainConfig, order: np.ndarray
+) -> tuple[Trainer, str]:
+    """(the trainer that the config asks for, why "auto" took it); `order`: the first epoch's batches."""
     if config.engine == "jax":
         return JaxTrainer(model, data, train, config), ""
     try:
         if config.engine == "auto":
             _check_worthwhile(model)
-        return CTrainer(model, data, train, config), ""
+        compiled = CTrainer(model, data, train, config)
     except (ShapeError, TrainingError):  # the data are wrong for JAX too
         raise
     except NttzooError as error:
         if config.engine == "c":
             raise
         return JaxTrainer(model, data, train, config), f"not in C: {error}"
+    if config.engine == "c" or compiled.step.density <= SPARSE_BELOW:
+        return compiled, ""
+    return _faster(compiled, lambda: JaxTrainer(model, data, train, config), model, order)
 
 
 def _check_worthwhile(model: nnx.Module) -> None:
@@ -74,9 +78,25 @@ def _check_worthwhile(model: nnx.Module) -> None:
         raise ExportError(f"JAX has a {jax.default_backend()} to train on.")
     if not any(nn.is_masked(layer) for _, layer in nnx.iter_modules(model)):
         raise ExportError("the network is dense.")
-    density = masks.density_report(model).total.density
-    if density > SPARSE_BELOW:
-        raise ExportError(f"{density:.0%} of the weights survive; above {SPARSE_BELOW:.0%} JAX trains.")
+
+
+def _faster(
+    compiled: CTrainer, make_other: Callable[[], JaxTrainer], model: nnx.Module, order: np.ndarray
+) -> tuple[Trainer, str]:
+    """The trainer whose steps take less time, and both times: measured now, or when such a network was last trained."""
+    from nttzoo.training import timing
+
+    place = timing.place_of(compiled.step.library, model, order.shape[1])
+    other = None
+    if (times := timing.read(place)) is None:
+        other = make_other()
+        try:
+            times = timing.measure(compiled, other, order)
+        except TrainingError:  # the training will fail in the same way, and say in which step
+            return compiled, ""
+        timing.keep(place, times)
+    note = f"a step was measured to take {times.c:.3g} ms in C and {times.jax:.3g} in JAX"
+    return (compiled if times.c <= times.jax else other or make_other()), note
 
 
 class JaxTrainer:
@@ -168,7 +188,7 @@ class CTrainer:
         rule = compiled.UpdateRule(
             kind=str(config.optimizer), momentum=config.momentum, weight_decay=config.weight_decay
         )
-        self._step = compiled.compile_training(
+        self.step = compiled.compile_training(
             model,
             optimizer=rule,
             learning_rate=config.learning_rate,
@@ -191,7 +211,7 @@ class CTrainer:
         self._hits = 0
 
     def run(self, begin: int, end: int) -> None:
-        losses, hits = self._step.run(self._batch, self._order[begin:end])
+        losses, hits = self.step.run(self._batch, self._order[begin:end])
         self._losses.append(losses)
         self._hits += int(hits.sum())
 
@@ -201,20 +221,20 @@ class CTrainer:
     def accuracy(self, part: Labeled) -> float:
         if not len(part):
             return float("nan")
-        _, hits = self._step.evaluate(self._prepared(part))
+        _, hits = self.step.evaluate(self._prepared(part))
         return hits / len(part)
 
     def _prepared(self, part: Labeled) -> Any:
         """Images and labels for the compiled step: bytes as they are, anything else standardized."""
         if part.images.dtype == np.uint8:
-            return self._step.batch(part.images, part.labels, self._levels)
-        return self._step.batch(np.asarray(self._data.standardize(part.images)), part.labels)
+            return self.step.batch(part.images, part.labels, self._levels)
+        return self.step.batch(np.asarray(self._data.standardize(part.images)), part.labels)
 
     def update(self, model: nnx.Module) -> None:
-        self._step.update(model)
+        self.step.update(model)
 
     def state(self) -> Arrays:
-        return self._step.state()
+        return self.step.state()
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        self._step.restore(state)
+        self.step.restore(state)

@@ -14,7 +14,7 @@ SERIES = ("train_loss", "train_accuracy", "validation_accuracy", "test_accuracy"
 class History:
     """What happened in each epoch; accuracies are fractions. Without validation images, their accuracy is NaN.
 
-    `engine`: "jax" or "c"; `engine_note`: why not the other one, where "auto" chose.
+    `engine`: "jax" or "c"; `engine_note`: why not C, or how long a step takes in each, where "auto" chose by that.
     """
 
     train_loss: list[float] = field(default_factory=list)

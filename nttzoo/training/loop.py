@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from nttzoo._util import console
 from nttzoo._util.checks import check_instance, check_model, check_path
 from nttzoo._util.chunking import ChunkTimer
 from nttzoo.data import Dataset, Labeled, epoch_order
-from nttzoo.errors import ShapeError, TrainingError
+from nttzoo.errors import ExportError, ShapeError, TrainingError
 from nttzoo.training import engines, jax_steps
 from nttzoo.training.checkpoint import Checkpoint
 from nttzoo.training.config import TrainConfig
@@ -31,8 +32,8 @@ def fit(
     """Trains `model` in place on the standardized images of `data`.
 
     A seeded fraction of the training set is held out for validation. The same seed gives the same weights bit for bit
-    on one machine. The model always holds the weights of the last completed epoch: after Ctrl-C, or when the loss stops
-    being finite. It is left in the mode (training or evaluation) in which it came.
+    in one engine on one machine. The model always holds the weights of the last completed epoch: after Ctrl-C, or when
+    the loss stops being finite. It is left in the mode (training or evaluation) in which it came.
 
     Args:
       model: any NNX classifier; a sparse one trains in compiled C where it can (see `TrainConfig.engine`).
@@ -62,14 +63,22 @@ def fit(
     rng = np.random.default_rng([config.seed, 1])
     orders = [epoch_order(rng, len(train), config.batch_size)]  # refuses an unfitting batch size before any work
     augment = config.make_augmentation()
-    trainer, note = engines.make(model, data, train, config)
-    history = History(engine=trainer.engine, engine_note=note)
     folder = Checkpoint(Path(checkpoint), config, data, _weights(model)) if checkpoint is not None else None
-    if folder and (saved := folder.read()):
+    saved = folder.read() if folder else None
+    if saved and config.engine == "auto":  # a resumed training keeps its engine
+        config = replace(config, engine=saved.history.engine)
+    try:
+        trainer, note = engines.make(model, data, train, config, orders[0])
+    except ExportError as error:
+        if saved:
+            raise TrainingError(f"{checkpoint} was trained in C, which is not possible here: {error}") from error
+        raise
+    history = History(engine=trainer.engine, engine_note=note)
+    if saved:
         if saved.history.engine != trainer.engine:
             raise TrainingError(
-                f"{checkpoint} was trained with engine {saved.history.engine!r}, this would be {trainer.engine!r}"
-                f"{f' ({note})' if note else ''}: choose that engine in TrainConfig, or another folder."
+                f"{checkpoint} was trained with engine {saved.history.engine!r}, this would be {trainer.engine!r}: "
+                'choose that engine or "auto" in TrainConfig, or another folder.'
             )
         history = saved.history
         trainer.restore(saved.arrays)

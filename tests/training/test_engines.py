@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import time
 
 import numpy as np
 import optax
@@ -13,9 +15,9 @@ from nttzoo import nn
 from nttzoo.architectures import create
 from nttzoo.codegen import build
 from nttzoo.data import from_arrays
-from nttzoo.errors import ExportError, FileError, ShapeError, TrainingError
+from nttzoo.errors import ExportError, FileError, RunError, ShapeError, TrainingError
 from nttzoo.sparsity.pruning import prune
-from nttzoo.training import TrainConfig, engines, fit, loop
+from nttzoo.training import TrainConfig, engines, fit, loop, timing
 
 pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 
@@ -57,16 +59,121 @@ def test_both_engines_train_alike(data, options):
     assert [histories[engine].engine for engine in ("c", "jax")] == ["c", "jax"]
 
 
+class Unmasked(nnx.Module):
+    def __init__(self):
+        self.layer = nnx.Linear(72, 3, rngs=nnx.Rngs(0))
+
+    def __call__(self, x):
+        return self.layer(x.reshape(x.shape[0], -1))
+
+
 def test_auto_takes_c_for_sparse_networks_and_says_why_not_otherwise(data):
     assert fit(network(), data, config(epochs=1)).engine == "c"
     cases = {
-        "dense": (create("lenet300", num_classes=3, input_shape=(6, 6, 2), rngs=0), {}, "100% of the weights survive"),
+        "dense": (Unmasked(), {}, "the network is dense"),
         "own": (network(), {"optimizer": optax.lion(1e-3)}, "optimizer is one of your own"),
     }
     for model, options, why in cases.values():
         history = fit(model, data, config(epochs=1, **options))
         assert history.engine == "jax"
         assert why in history.engine_note
+
+
+@pytest.fixture
+def slow(tmp_path, monkeypatch):
+    """Slows the steps of one engine down, and counts those of both; libraries and times are in a folder of the test."""
+    monkeypatch.setattr(build, "cache_folder", lambda: tmp_path / "libraries")
+    counted = {"c": 0, "jax": 0}
+
+    def slowed(trainer, delay):
+        run = trainer.run
+
+        def slow_run(self, begin, end):
+            counted[self.engine] += 1
+            time.sleep(delay * (end - begin))
+            run(self, begin, end)
+
+        monkeypatch.setattr(trainer, "run", slow_run)
+
+    def slow(engine):
+        for trainer in (engines.CTrainer, engines.JaxTrainer):
+            slowed(trainer, 0.02 if trainer.engine == engine else 0)
+        return counted
+
+    return slow
+
+
+@pytest.mark.parametrize(("slower", "faster"), [("c", "jax"), ("jax", "c")])
+def test_between_sparse_and_dense_the_faster_engine_trains(data, slow, slower, faster):
+    measured, model = slow(slower), network(0.6)
+    history = fit(model, data, config(epochs=2))
+    assert history.engine == faster
+    times = [float(time) for time in re.findall(r"[\d.]+(?= (?:ms )?in (?:C|JAX))", history.engine_note)]
+    assert len(times) == 2
+    assert (times[0] < times[1]) == (faster == "c")
+    # Having been measured leaves no trace in the training.
+    alone = network(0.6)
+    expected = fit(alone, data, config(epochs=2, engine=faster))
+    np.testing.assert_array_equal(weights(model), weights(alone))
+    assert history.train_loss == expected.train_loss
+    assert min(measured.values()) > 0
+
+
+def test_what_was_measured_is_kept_for_such_networks(data, slow, tmp_path):
+    measured = slow("c")
+    note = fit(network(0.6), data, config(epochs=1)).engine_note
+    (kept,) = (tmp_path / "libraries").glob("engine-*.json")
+
+    def steps_in_c(density, **options):
+        before = measured["c"]
+        history = fit(network(density), data, config(epochs=1, **options))
+        return measured["c"] - before, history.engine, history.engine_note
+
+    assert steps_in_c(0.61) == (0, "jax", note)  # the same class of densities
+    assert steps_in_c(0.8)[0] > 0
+    assert steps_in_c(0.6, batch_size=20)[0] > 0
+    for damage in ("{", '{"c": -1, "jax": 1}', '{"c": 1}', '{"c": "fast", "jax": 1}'):
+        kept.write_text(damage)
+        taken, engine, _ = steps_in_c(0.6)
+        assert (taken > 0, engine) == (True, "jax")
+    kept.write_text('{"c": 1.5, "jax": 3}')
+    assert steps_in_c(0.6)[1:] == ("c", "a step was measured to take 1.5 ms in C and 3 in JAX")
+
+
+def test_times_that_cannot_be_kept_are_measured_again(data, slow, monkeypatch):
+    def full(*_):
+        raise RunError("cannot write: no space left.")
+
+    measured = slow("c")
+    monkeypatch.setattr(timing.files, "write_text", full)
+    for _ in range(2):
+        before = measured["c"]
+        assert fit(network(0.6), data, config(epochs=1)).engine == "jax"
+        assert measured["c"] > before
+
+
+def test_a_resumed_training_keeps_its_engine(data, slow, tmp_path, monkeypatch):
+    slow("jax")
+    first = fit(network(0.6), data, config(epochs=2), checkpoint=tmp_path / "state")
+    assert first.engine == "c"
+    (kept,) = (tmp_path / "libraries").glob("engine-*.json")
+    kept.write_text('{"c": 9, "jax": 1}')  # such networks now train in JAX
+    assert fit(network(0.6), data, config(epochs=2)).engine == "jax"
+    resumed, whole = network(0.6), network(0.6)
+    history = fit(resumed, data, config(epochs=4), checkpoint=tmp_path / "state")
+    assert (history.engine, history.engine_note) == (first.engine, first.engine_note)
+    fit(whole, data, config(epochs=4, engine="c"))
+    np.testing.assert_array_equal(weights(resumed), weights(whole))
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(TrainingError, match="trained in C, which is not possible here: there is no C compiler"):
+        fit(network(0.6), data, config(epochs=5), checkpoint=tmp_path / "state")
+
+
+def test_a_loss_that_is_not_finite_while_measuring_is_one_of_the_training(data, slow):
+    slow("c")
+    with pytest.raises(TrainingError, match=r"epoch 1: .*The model holds the weights of epoch 0"):
+        fit(network(0.6), data, config(epochs=1, optimizer="sgd", learning_rate=1e30))
 
 
 def test_without_a_compiler_jax_trains(data, monkeypatch):

@@ -165,6 +165,13 @@ class SummaryFile(Struct):
     students: Annotated[dict[Text, Searched], Meta(min_length=1)]
 
 
+class EngineTimes(Struct):
+    """How long a step of a training takes in each engine."""
+
+    c: Annotated[float, Meta(gt=0)]  # milliseconds
+    jax: Annotated[float, Meta(gt=0)]
+
+
 class TrainingFile(Struct):
     """training.json in the checkpoint of a training."""
 

@@ -115,6 +115,7 @@ class Library:
     """The C of a training step, loaded, with the tables of one mask."""
 
     def __init__(self, path: Path, source: TrainingSource, tables: Tables):
+        self.path = path
         self.source = source
         self.tables = tables
         self._run = ctypes.CDLL(str(path)).training_run

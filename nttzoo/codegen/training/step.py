@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,16 @@ class TrainingStep:
     def steps(self) -> int:
         """How many steps it has taken."""
         return self._memory.steps
+
+    @property
+    def density(self) -> float:
+        """The fraction of the multiply-adds that survive."""
+        return self._library.tables.density
+
+    @property
+    def library(self) -> Path:
+        """The compiled library: one for all masks of an architecture."""
+        return self._library.path
 
     def __call__(
         self,

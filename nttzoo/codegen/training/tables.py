@@ -18,6 +18,7 @@ class Tables:
 
     Layer l: `lists[4l]` ... are rows and places of its weights, then those of its transposed weights. `starts`: where
     its weights and biases are among the trained floats; `back_from`: which of them each transposed weight copies.
+    `density`: the fraction of the multiply-adds that survive.
     """
 
     parameters: np.ndarray
@@ -27,6 +28,7 @@ class Tables:
     back_from: np.ndarray
     norm_starts: np.ndarray
     partial: int  # vectors that sums of one layer's gradients take
+    density: float
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ def make(graph: Graph, survivors: np.ndarray) -> Tables:
     back_starts: list[int] = []
     back_from: list[np.ndarray] = []
     norm_starts: list[int] = []
-    partial, position, back = 0, 0, 0
+    partial, position, back, work, dense_work = 0, 0, 0, 0, 0
     for node in graph.nodes:
         if isinstance(node, Affine):
             weights = _survivors(node, survivors)
@@ -63,6 +65,9 @@ def make(graph: Graph, survivors: np.ndarray) -> Tables:
             back_starts.append(back)
             back += len(order)
             partial = max(partial, len(order) + len(node.bias))
+            _, height, width = node.planes.planes
+            work += height * width * len(order)
+            dense_work += height * width * node.parameters.size
             bias = node.bias[node.bias >= 0]
             starts += [position, position + len(order)]
             parameters += [weights.parameter, bias]
@@ -81,6 +86,7 @@ def make(graph: Graph, survivors: np.ndarray) -> Tables:
         np.concatenate([np.zeros(0, np.int64), *back_from]).astype(np.int64),
         np.array(norm_starts, np.int64),
         partial,
+        work / max(dense_work, 1),
     )
 
 
