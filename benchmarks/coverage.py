@@ -9,6 +9,7 @@ import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,5 +98,5 @@ def file_outcome(path: Path, cache: Path) -> Outcome:
         prepared = frontend.prepared(proto)
     except errors.NttzooError as error:
         return "refused", str(error)
-    worst = selfcheck.worst_difference(network, lambda inputs: selfcheck.outputs_of_graph(prepared, inputs))
+    worst = selfcheck.worst_difference(network, partial(selfcheck.outputs_of_graph, prepared))
     return ("right", "") if worst <= selfcheck.TOLERANCE else ("wrong", f"{worst:.1e} of the largest output")
