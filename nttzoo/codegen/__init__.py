@@ -209,7 +209,7 @@ def source_of(
 
 
 def _metadata(proto: onnx.ModelProto) -> dict[str, str]:
-    """What our own export says of a network; others may mean something else by the same words."""
+    """The metadata that our own export writes; other exporters may use the same keys for something else."""
     ours = proto.producer_name == "nttzoo"
     return {entry.key: entry.value for entry in proto.metadata_props if ours}
 
@@ -252,7 +252,7 @@ def _size(shape: tuple[int, ...]) -> int:
 def _graph(
     model: Model, weights: zoo.Weights, input_shape: tuple[int, ...] | None
 ) -> tuple[onnx.ModelProto, export.Oracle]:
-    """A network's ONNX graph, and what knows its outputs without our C: ONNX Runtime for a file, JAX for a model."""
+    """A network's ONNX graph, and an independent implementation: ONNX Runtime for a file, JAX for a model."""
     check_choice("weights", weights, ("init", "trained"))
     if isinstance(model, str) and weights == "trained":
         model = zoo.onnx_file(model)  # what was published, and was checked then

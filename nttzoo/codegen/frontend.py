@@ -48,7 +48,7 @@ def read(model: onnx.ModelProto, *, training: bool = False) -> Program:
 
 
 def _read_node(reader: Reader, node: onnx.NodeProto) -> None:
-    """Reads a node; attributes that ONNX itself let pass, but that make no sense, are ours to refuse."""
+    """Reads a node; refuses attributes that ONNX accepts although they make no sense."""
     try:
         READERS[node.op_type](reader, node, graph.attributes(node))
     except ExportError:
@@ -91,7 +91,7 @@ def prepared(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _check_operators(model: onnx.ModelProto) -> None:
-    """Raises if it is not certain what the operators' names mean."""
+    """Raises if an operator's name may have another meaning than ONNX's own."""
     versions = {used.version for used in model.opset_import if used.domain in ("", "ai.onnx")}
     newest = onnx.defs.onnx_opset_version()
     if len(versions) > 1 or not all(0 < version <= newest for version in versions):
@@ -118,7 +118,7 @@ def _numbers(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
 
 
 def _checked(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy with dense initializers, at whose types and shapes ONNX itself has looked."""
+    """A copy with dense initializers whose types and shapes ONNX's checker accepts."""
     dense = onnx.ModelProto()
     dense.CopyFrom(model)
     graph.use_dense_initializers(dense.graph)

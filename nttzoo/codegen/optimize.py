@@ -67,7 +67,7 @@ def _is_function(op: Map) -> bool:
 
 
 def _fold_into_norm(maker: GroupNorm, op: Map) -> None:
-    """Puts a scale and shift into those of a norm: per channel, if they allow, or for as many channels as they need."""
+    """Puts a scale and shift into those of a norm: per channel, if possible, else for more and smaller channels."""
     size = op.scale.size
     scale = np.repeat(maker.scale, size // len(maker.scale)) * op.scale.ravel()
     bias = np.repeat(maker.bias, size // len(maker.bias)) * op.scale.ravel() + op.shift.ravel()

@@ -1,4 +1,4 @@
-"""What is to be done with memory: buffers in one arena, and steps that read some and write one."""
+"""An execution plan: buffers in one arena, and steps that each read some of them and write one."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Pooling:
 
 @dataclass
 class PoolStep(Step):
-    """PoolStep the planes that start at `starts`."""
+    """Pools the planes that start at `starts`."""
 
     starts: np.ndarray
     pooling: Pooling

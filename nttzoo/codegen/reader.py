@@ -1,4 +1,4 @@
-"""What is known while an ONNX graph is read: constants, shapes, where the batch is, the operations so far.
+"""The state of reading an ONNX graph: constants, shapes, batch axes, and the operations found so far.
 
 Operations work on one example. In ONNX a value has a batch axis, mostly the first one; `Batch` says where it is. It
 may also hold rows of all examples, as in [batch * rows, columns]: then it is merged.

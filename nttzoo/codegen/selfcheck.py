@@ -1,4 +1,4 @@
-"""Compiled networks compared with what knows their outputs without our C: JAX or ONNX Runtime."""
+"""Compares compiled networks with an independent implementation: JAX or ONNX Runtime."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def order_of(program: Program, view: View) -> np.ndarray:
 
 
 def _merge(program: Program, op: Op) -> bool:
-    """Has a view of a view look at the source of both."""
+    """Makes a view of a view read the source of both."""
     first = program.maker(op.inputs[0]) if isinstance(op, View) else None
     if not isinstance(op, View) or not isinstance(first, View) or op.after or first.after:
         return False
@@ -41,7 +41,7 @@ def _merge(program: Program, op: Op) -> bool:
 
 
 def _skip(program: Program, op: Op) -> bool:
-    """Has the users of a view that changes nothing use what it looks at."""
+    """Makes the users of a view that changes nothing read its source."""
     if not isinstance(op, View) or op.output == program.target:
         return False
     users, source = program.users(op.output), op.inputs[0]
@@ -92,7 +92,7 @@ def _undone(value: np.ndarray, order: np.ndarray, shape: tuple[int, ...]) -> np.
 
 
 def _drop_unused(program: Program) -> None:
-    """Removes views that nobody looks at any more."""
+    """Removes views without users."""
     while idle := [
         op
         for op in program.ops
