@@ -6,7 +6,7 @@ import pytest
 
 from nttzoo import architectures, cli, data, search
 from nttzoo.errors import BusyError, OptionError, RunError, UnknownName
-from nttzoo.experiments import controls, entries, paper, plans, report, reproduce, students
+from nttzoo.experiments import controls, entries, paper, plans, report, reproduce, results, students
 from nttzoo.experiments.cases import Case
 from nttzoo.nn import masked_layers
 from nttzoo.sparsity import pruning
@@ -182,6 +182,21 @@ def test_the_report_holds_the_measured_numbers_and_says_what_the_controls_cost(w
         if control:
             assert f"[{100 * (accuracy - found['']):+.2f}]" in text
     assert "## Is NTT ahead?" in text
+
+
+def test_searches_are_compared_on_the_seeds_that_both_have():
+    def result(method, seed, accuracy):
+        case = {"model": "lenet300", "data": "mnist", "method": method, "seed": seed, "control": "", "change": {}}
+        content = {
+            "case": {**case, "density": 0.01, "scheme": "layerwise", "training": {"epochs": 3}},
+            "test_accuracy": accuracy,
+            "student": {"kernel_after": 1.0},
+        }
+        return results.Result(f"lenet300-mnist-1pct-layerwise-{method}/3epochs/seed{seed}", content)
+
+    found = [result("ntt", 0, 0.8), result("ntt", 1, 0.5), result("ntt+", 0, 0.9)]
+    (row,) = [line for line in report._ablation(found).splitlines() if "NTT+" in line]
+    assert "| 90.00 | +10.00 |" in row  # not +25: seed 1 of ntt+ is missing
 
 
 def test_the_best_student_of_each_kind_is_published_with_its_curves(workplace, tmp_path):
