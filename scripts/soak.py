@@ -16,12 +16,18 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=0, help="of all random choices (default: 0)")
     parser.add_argument("--out", required=True, metavar="FILE", help="JSON file to write or to add to")
     parser.add_argument("--report", metavar="PAGE", help="Markdown file to write")
+    parser.add_argument("--search-only", action="store_true", help="only watch a search, in place of those in FILE")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leaves no process behind
     out = provenance.check_writable(options.out)
     earlier = provenance.read_json(out) if out.exists() else None
     origin = provenance.origin()
-    if options.minutes or not earlier:
+    if options.search_only:
+        if not earlier:
+            parser.error(f"--search-only adds to a file of an earlier soak; {out} does not exist.")
+        earlier = soak.watch_search(minutes=options.minutes, earlier=earlier, origin=origin)
+        provenance.write_json(out, earlier)
+    elif options.minutes or not earlier:
         found = soak.run(
             minutes=options.minutes,
             seed=options.seed,

@@ -6,3 +6,4 @@ run lasts as long as it is given, and its figures are added to those of earlier 
 
 from benchmarks.soak.report import write_report as write_report
 from benchmarks.soak.run import run as run
+from benchmarks.soak.run import watch_search as watch_search

@@ -77,6 +77,12 @@ def write_report(path: Path, content: Mapping[str, Any], source: str) -> None:
             for part in _parts(session["samples"])
         ]
         lines += [f"| ended by SIGTERM, exit code {session['exit_code']}, after {session['steps']:,} steps | | | |"]
+        if "command" in session:
+            lines += [
+                "",
+                f"`{session['command']}` measured this on {session['date']}, with niceness {session['niceness']} on "
+                f"{session['own_cores']} of {session['machine']['cores']} cores ({session['machine']['processor']}).",
+            ]
     files.write_text(path, "\n".join(lines) + "\n")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import tempfile
 import time
@@ -43,6 +44,14 @@ def run(
         finally:
             content["search"] = [*content["search"], watch.stop()]
             save(content)
+
+
+def watch_search(*, minutes: float, earlier: Mapping[str, Any], origin: Mapping[str, Any]) -> dict[str, Any]:
+    """Only watches a search for so many minutes; its samples replace those of earlier runs."""
+    with tempfile.TemporaryDirectory(prefix="nttzoo-soak-") as temporary, Watch(Path(temporary) / "watched") as watch:
+        time.sleep(60 * minutes)
+        share = {"niceness": os.nice(0), "own_cores": len(os.sched_getaffinity(0))}
+        return {**earlier, "search": [{**watch.stop(), **share, **origin}]}
 
 
 def _round(folder: Path, number: int) -> Iterator[tuple[str, str, Callable[[random.Random], dict[str, int]]]]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-SAMPLE_SECONDS = 15.0
+SAMPLE_SECONDS = 10.0
 
 
 class Watch:

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import lax
-from jax.extend.core import Literal, jaxprs_in_params
+from jax.extend.core import ClosedJaxpr, Literal, jaxprs_in_params
 from jaxtyping import Array, Shaped
 
 from nttzoo.dataflow.analysis import Analysis, Loop, called_program
@@ -27,10 +27,14 @@ from nttzoo.ops import convolution
 class Program:
     """The forward pass for one example: jaxpr(*parameters, *other variables, example) -> its outputs."""
 
-    jaxpr: Any
-    consts: list[Any]
+    closed: ClosedJaxpr
     names: list[LayerPath]
     analysis: Analysis
+
+    @property
+    def jaxpr(self) -> Any:
+        """The equations."""
+        return self.closed.jaxpr
 
     @property
     def sites(self) -> dict[Position, Site]:
@@ -75,7 +79,7 @@ class Program:
         """
         arguments = [Entries(value, move=moves.get(i)) for i, value in enumerate(parameters)]
         run = _Run(self.analysis.products, products, {}, straight)
-        outputs = run.evaluate(self.jaxpr, self.consts, [*arguments, *others, example], ())
+        outputs = run.evaluate(self.jaxpr, self.closed.consts, [*arguments, *others, example], ())
         return [_plain(output) for output in outputs], run.seen
 
 
@@ -96,7 +100,7 @@ def trace(model: nnx.Module, example: Any, of: type[nnx.Variable] = nnx.Param) -
         closed = jax.make_jaxpr(forward)(parameters, others, example)
     analysis = Analysis()
     analysis.run(closed.jaxpr, len(closed.consts), len(parameters))
-    return Program(closed.jaxpr, closed.consts, [_name(path) for path, _ in flat], analysis)
+    return Program(closed, [_name(path) for path, _ in flat], analysis)
 
 
 def outputs_alone(model: Any, example: Shaped[Array, "..."], copies: int) -> Any:

@@ -14,11 +14,12 @@ from jax import lax
 from jaxtyping import Array, Integer
 
 from nttzoo._util.memory import device_memory
+from nttzoo.dataflow import Structure, fingerprint
 from nttzoo.nn import LayerPath, merge_params, split_params
 from nttzoo.ntk.factors import Outputs, shares
 from nttzoo.ntk.inputs import count_outputs
 from nttzoo.ntk.layer_rules import Affine, Rows, Share, as_rows, gram
-from nttzoo.ntk.selfcheck import Structure, checked_shares
+from nttzoo.ntk.selfcheck import checked_shares
 
 # (model, x [n, ...], chosen outputs or None, active=) -> (model outputs, one share per layer)
 FindShares = Callable[..., tuple[Array, dict[LayerPath, Share]]]
@@ -46,7 +47,7 @@ def kernel_blocks(
         _kernel,
         *(params, rest, x1, None if x1 is x2 else x2),
         **{
-            "structure": Structure(graph),
+            "structure": Structure(graph, sizes.program),
             "sizes": (sizes.block, sizes.stripe),
             "trace": trace,
             "active": active,
@@ -193,6 +194,7 @@ class BlockSizes(NamedTuple):
     stripe: int
     outputs: int
     all_outputs: int
+    program: str  # a hash of how factors are computed
 
 
 def block_sizes(
@@ -204,25 +206,26 @@ def block_sizes(
     two = jax.ShapeDtypeStruct((2, *x.shape[1:]), x.dtype)
     total = count_outputs(model, two) if chosen is None else chosen.shape[-1]
 
-    def bytes_of_an_example(outputs: int) -> tuple[float, float]:
-        def factors(params: Any, example: Array) -> Any:
+    def bytes_of_an_example(outputs: int) -> tuple[float, float, str]:
+        def factors(params: Any, rest: Any, example: Array) -> Any:
             some = jnp.arange(outputs)
             found = find_shares(merge_params(graph, params, rest), example, some, active=active)[1]
             return found, {path: as_rows(share) for path, share in found.items()}
 
-        found, rows = (jax.tree.leaves(tree) for tree in jax.eval_shape(factors, params, two))
-        return tuple(sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) / 2 for leaves in (found, rows))
+        program, shapes = jax.make_jaxpr(factors, return_shape=True)(params, rest, two)
+        found, rows = (sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree)) / 2 for tree in shapes)
+        return found, rows, fingerprint(program)
 
     # If not even one example fits, fewer of its outputs may: a part of them that leaves no rest.
     for outputs in (size for size in range(total, 0, -1) if total % size == 0):
-        looked_at, kept = bytes_of_an_example(outputs)
+        looked_at, kept, program = bytes_of_an_example(outputs)
         if 4 * (looked_at + kept) <= memory:
             break
     # Each example that is looked at has its factors and rows, and about as much again in passing, for two sides.
     alone = max(1, int(memory / (4 * (looked_at + kept))))
     if len(x) <= alone:
-        return BlockSizes(alone, alone, outputs, total)
+        return BlockSizes(alone, alone, outputs, total, program)
     # Half of the memory is for the rows of a stripe, in whole blocks; the other half for one block.
     block = max(1, min(alone, int(memory / 2 / (4 * (looked_at + kept)))))
     stripe = max(1, int(memory / 2 / kept) // block) * block
-    return BlockSizes(block, min(stripe, -(-len(x) // block) * block), outputs, total)
+    return BlockSizes(block, min(stripe, -(-len(x) // block) * block), outputs, total, program)

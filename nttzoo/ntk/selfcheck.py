@@ -8,7 +8,6 @@ outputs for a batch must be those for its examples alone.
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ from jax import lax
 from jax.extend.core import jaxprs_in_params
 from jaxtyping import Array, Float
 
-from nttzoo.dataflow import outputs_alone, smallest_batch, trace
+from nttzoo.dataflow import Structure, fingerprint, outputs_alone, smallest_batch, trace
 from nttzoo.errors import ModelError, NttzooError
 from nttzoo.nn import merge_params, split_params
 from nttzoo.ntk.factors import at_masked_point, dense_rows, shares
@@ -33,28 +32,12 @@ BATCH = 4  # at most so many are in the batch: in a batch of two, examples may c
 _QUICKLY: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
-@dataclass(frozen=True)
-class Structure:
-    """A model's graph, hashable even if attributes of its layers, such as a list of paddings, are not."""
-
-    graph: Any
-
-    def __hash__(self) -> int:
-        try:
-            return hash(self.graph)
-        except TypeError:
-            return hash(len(self.graph.nodes))
-
-
 _trusted: dict[Any, bool] = {}
 
 
 def checked_shares(model: nnx.Module, x: Array, *, active: bool) -> Any:
     """`shares`, or `dense_rows` for a model whose own derivatives disagree with it."""
-    graph, params, rest = split_params(model)
-    leaves = jax.tree.leaves((params, rest))
-    types = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves if hasattr(leaf, "dtype"))
-    key = (Structure(graph), types, x.shape[1:], str(x.dtype), active)
+    key = Structure(split_params(model)[0], fingerprint(trace(model, x[0]).closed)), active
     if key not in _trusted:
         _trusted[key] = _agrees(model, x, active)
     return shares if _trusted[key] else dense_rows

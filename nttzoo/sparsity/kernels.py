@@ -1,7 +1,7 @@
 """The kernels of a model's masked layers by layer path: reading, replacing, redrawing and differentiating by them.
 
-The compiled functions take the model's structure as a static argument, so that the rounds of an iterative method share
-one compilation.
+The compiled functions take the model's structure, what it computes included, as a static argument, so that the rounds
+of an iterative method share one compilation.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array
 
+from nttzoo.dataflow import Structure, structure
 from nttzoo.nn import LayerPath, masked_layers, merge_params, split_params
 
 Kernels = dict[LayerPath, Array]
@@ -22,12 +23,13 @@ Kernels = dict[LayerPath, Array]
 Quantity = Callable[..., Array]
 
 
-def parts(model: nnx.Module) -> tuple[Any, Any, Any]:
-    """(structure, parameters, everything else) of a model in evaluation mode."""
+def parts(model: nnx.Module, inputs: Any) -> tuple[Structure, Any, Any]:
+    """(structure, parameters, everything else) of a model in evaluation mode, for a batch of inputs."""
     masked_layers(model)  # says what is wrong with a model that has none
     frozen = nnx.clone(model)
     frozen.eval()
-    return split_params(frozen)
+    graph, params, rest = split_params(frozen)
+    return structure(graph, lambda p, r, x: merge_params(graph, p, r)(x), params, rest, inputs), params, rest
 
 
 def kernels_of(graph: Any, params: Any, rest: Any) -> Kernels:
@@ -37,13 +39,13 @@ def kernels_of(graph: Any, params: Any, rest: Any) -> Kernels:
 
 def kernel_gradient(model: nnx.Module, quantity: Quantity, *inputs: Any) -> Kernels:
     """The derivative of a quantity with respect to every kernel."""
-    return _compiled_gradient(quantity, *parts(model), *inputs)
+    return _compiled_gradient(quantity, *parts(model, inputs[0]), *inputs)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _compiled_gradient(quantity: Quantity, graph: Any, params: Any, rest: Any, *inputs: Any) -> Kernels:
-    grads = jax.grad(lambda p: quantity(merge_params(graph, p, rest), *inputs))(params)
-    return kernels_of(graph, grads, rest)
+def _compiled_gradient(quantity: Quantity, made: Structure, params: Any, rest: Any, *inputs: Any) -> Kernels:
+    grads = jax.grad(lambda p: quantity(merge_params(made.graph, p, rest), *inputs))(params)
+    return kernels_of(made.graph, grads, rest)
 
 
 def he_kernels(model: nnx.Module, densities: Mapping[LayerPath, float], key: Array) -> Kernels:

@@ -16,6 +16,7 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Float
 
+from nttzoo.dataflow import Structure
 from nttzoo.errors import ShapeError
 from nttzoo.nn import LayerPath, is_masked, masked_layers, merge_params
 from nttzoo.nn.taps import Call, record
@@ -85,7 +86,7 @@ def grasp_scores(model: nnx.Module, seen: tuple[Array, Array], key: Array | None
     (https://arxiv.org/abs/2002.07376).
     """
     _check_labels(model, *seen)
-    product = _hessian_gradient(*parts(model), *seen)
+    product = _hessian_gradient(*parts(model, seen[0]), *seen)
     return {path: layer.kernel[...] * product[path] for path, layer in masked_layers(model).items()}
 
 
@@ -106,7 +107,7 @@ def px_scores(model: nnx.Module, seen: Float[Array, "n ..."], key: Array | None 
     Reference: Iurada et al., Finding Lottery Tickets in Vision Models via Data-driven Spectral Foresight Pruning, 2024
     (https://arxiv.org/abs/2406.01820).
     """
-    active = _active_inputs(*parts(model), seen)
+    active = _active_inputs(*parts(model, seen), seen)
     return _flow(model, jnp.square, seen.shape[1:], active)
 
 
@@ -116,10 +117,10 @@ def ntk_sap_scores(model: nnx.Module, seen: tuple[int, ...], key: Array) -> Scor
     Inputs are Gaussian and weights are redrawn for each batch, so that only the structure counts.
     Reference: Wang et al., NTK-SAP, 2023 (https://arxiv.org/abs/2304.02840).
     """
-    graph, params, rest = parts(model)
+    made, params, rest = parts(model, jnp.ones((1, *seen)))
     total: Mapping[LayerPath, Array] | None = None
     for k in jax.random.split(key, PERTURBED_BATCHES):
-        found = _mask_gradient(graph, params, rest, tuple(seen), k)
+        found = _mask_gradient(made, params, rest, tuple(seen), k)
         total = found if total is None else {path: total[path] + found[path] for path in found}
     assert total is not None
     return {path: jnp.abs(value) for path, value in total.items()}
@@ -150,13 +151,13 @@ def _sensitivity(model: nnx.Module, quantity: Quantity, *inputs: Any) -> Scores:
 
 
 @partial(jax.jit, static_argnums=0)
-def _hessian_gradient(graph: Any, params: Any, rest: Any, images: Array, labels: Array) -> Kernels:
+def _hessian_gradient(made: Structure, params: Any, rest: Any, images: Array, labels: Array) -> Kernels:
     """H g of the cross-entropy, with respect to the kernels alone."""
-    kernels = kernels_of(graph, params, rest)
+    kernels = kernels_of(made.graph, params, rest)
 
     def gradient(kernels: Kernels) -> Kernels:
         def loss(kernels: Kernels) -> Array:
-            return cross_entropy(with_kernels(merge_params(graph, params, rest), kernels), images, labels)
+            return cross_entropy(with_kernels(merge_params(made.graph, params, rest), kernels), images, labels)
 
         return jax.grad(loss)(kernels)
 
@@ -174,14 +175,14 @@ def _flow(model: nnx.Module, positive: Callable[[Array], Array], shape: tuple[in
 
 
 @partial(jax.jit, static_argnums=0)
-def _active_inputs(graph: Any, params: Any, rest: Any, images: Array) -> Float[Array, "1 o"]:
+def _active_inputs(made: Structure, params: Any, rest: Any, images: Array) -> Float[Array, "1 o"]:
     """For each output, the squared inputs of all active paths, summed over images.
 
     Gates (of units that are off, of pooling) act on derivatives as they act on values. So every layer gets, in place of
     its own derivative, that of a layer in which surviving weights are alike; then the derivative of the outputs in the
     direction of the squared images adds up the paths. A layer's factor, 1 / fan_in, keeps numbers in range.
     """
-    model = merge_params(graph, params, rest)
+    model = merge_params(made.graph, params, rest)
 
     def counts_paths(index: int, call: Call) -> Array:
         layer = nnx.clone(call.layer)
@@ -197,9 +198,9 @@ def _active_inputs(graph: Any, params: Any, rest: Any, images: Array) -> Float[A
 
 
 @partial(jax.jit, static_argnums=(0, 3))
-def _mask_gradient(graph: Any, params: Any, rest: Any, shape: tuple[int, ...], key: Array) -> Kernels:
+def _mask_gradient(made: Structure, params: Any, rest: Any, shape: tuple[int, ...], key: Array) -> Kernels:
     """The derivative, by masks, of the squared change of outputs when weights are perturbed."""
-    model = merge_params(graph, params, rest)
+    model = merge_params(made.graph, params, rest)
     layers = masked_layers(model)
     inputs_key, weights_key, noise_key = jax.random.split(key, 3)
     inputs = jax.random.normal(inputs_key, (PERTURBED_INPUTS, *shape))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from nttzoo import __version__, export, nn
 from nttzoo._util import files
 from nttzoo.codegen import build, frontend, optimize, views
 from nttzoo.codegen.ir import Conv, Linear, Program
+from nttzoo.dataflow import fingerprint
 from nttzoo.errors import ExportError, FileError, RunError
 
 FIRST = 2**22 + 1  # an unlikely constant; integers up to 2**24 are exact in float32
@@ -144,13 +144,8 @@ def _graph(plain: nnx.Module, input_shape: tuple[int, ...]) -> tuple[onnx.ModelP
     # A copy, so that transforms within the model may change it.
     computed = jax.make_jaxpr(lambda x: nnx.clone(stochastic)(x))(one)
     rates = [f"{layer.rate} {layer.deterministic}" for _, layer in nnx.iter_modules(plain) if type(layer) is _Dropout]
-    text = re.sub(r"0x[0-9a-f]+", "", str(computed.jaxpr))
-    digest = hashlib.sha256("\0".join([text, *rates, *versions, str(input_shape)]).encode())
-    for constant in computed.consts:
-        digest.update(
-            np.asarray(constant).tobytes() if not jnp.issubdtype(constant.dtype, jax.dtypes.prng_key) else b""
-        )
-    key = digest.hexdigest()[:32]
+    text = "\0".join([fingerprint(computed), *rates, *versions, str(input_shape)])
+    key = hashlib.sha256(text.encode()).hexdigest()[:32]
     file = build.cache_folder() / f"graph-{key}.bin"
     if (kept := _kept(file)) is not None:
         return kept, key
