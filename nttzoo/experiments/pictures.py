@@ -45,7 +45,8 @@ def curves(metrics: dict[str, Any], student: Any, dataset: Dataset) -> tuple[dic
     config = training.TrainConfig(**how, optimizer=metrics["train"]["optimizer"], seed=metrics["seed"])
     shapes: dict[str, Any] = {"num_classes": dataset.num_classes, "input_shape": dataset.input_shape}
     random: Any = architectures.create(metrics["architecture"], rngs=metrics["seed"], **shapes)
-    pruning.prune(random, "random", density=metrics["density"], rngs=metrics["seed"])
+    density, exclude = metrics.get("densities", metrics["density"]), metrics.get("exclude", ())
+    pruning.prune(random, "random", density=density, exclude=exclude, rngs=metrics["seed"])
     found = {}
     for name, model in (("student", student), ("random", random)):
         model.input_spec = dataset.input_spec

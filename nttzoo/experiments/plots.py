@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from nttzoo._util import figures
+from nttzoo.experiments.comparison import kept_share
 from nttzoo.experiments.trajectories import Trajectories
 from nttzoo.search.report import curves
 
@@ -44,7 +45,9 @@ def comparison(content: dict[str, Any], path: Path) -> None:
             found: dict[float, list[float]] = {}
             for case in cases:
                 if case["method"] == method and case.get("scheme", scheme) == scheme:
-                    found.setdefault(case.get("density", 0.0), []).append(100 * case["test_accuracy"])
+                    found.setdefault(kept_share(case) if "density" in case else 0.0, []).append(
+                        100 * case["test_accuracy"]
+                    )
             if method == "dense" and found:
                 axis.axhline(np.mean(found[0.0]), color="0.6", linestyle="--", label="dense")
             elif found:

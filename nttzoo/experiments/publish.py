@@ -24,6 +24,7 @@ from nttzoo.errors import ExportError, FileError, RunError, ZooError
 from nttzoo.experiments import comparison, pictures
 from nttzoo.search import recipes
 from nttzoo.sparsity import cost, masks
+from nttzoo.sparsity.density import Density, dense_name, density_text
 from nttzoo.zoo import card, changes
 from nttzoo.zoo import metrics as metrics_file
 from nttzoo.zoo import pictures as pictures_file
@@ -69,7 +70,7 @@ def _metrics(
     file: Path,
     compared: comparison.Comparison,
     content: dict[str, Any],
-    density: float,
+    density: Density,
     scheme: str,
     dataset: Dataset,
     runs: Path,
@@ -79,7 +80,7 @@ def _metrics(
     here = [case for case in plain if case.get("density", density) == density]
     found = [case for case in here if case["method"] in recipes.NAMES and case["scheme"] == scheme]
     if not found:
-        raise RunError(f"the comparison has no search at density {density:g}, {scheme}.")
+        raise RunError(f"the comparison has no search at density {density_text(density)}, {scheme}.")
     for case in found:
         for key in ("validation_accuracy", "kernel_before", "kernel_after", "search_steps"):
             if case.get(key) is None:
@@ -95,11 +96,11 @@ def _metrics(
     _check_trained(folder / "trained", {"test_accuracy": best["test_accuracy"], "train_epochs": compared.train_epochs})
     metrics = {
         "format": zoo.FORMAT,
-        "name": f"{compared.model}-{compared.data}-{target.name}",
+        "name": f"{compared.model}-{compared.data}-{target.name}{dense_name(compared.exclude)}",
         "architecture": compared.model,
         "dataset": compared.data,
         **own.about(compared.model),
-        "density": density,
+        **_kept(model, density, compared.exclude),
         "scheme": scheme,
         "recipe": asdict(config.recipe),
         "seed": best["seed"],
@@ -117,6 +118,14 @@ def _metrics(
         **{key: comparison.origin_of(content, best).get(key) for key in ("command", "date", "versions", "machine")},
     }
     return metrics, folder
+
+
+def _kept(model: Any, density: Density, exclude: Sequence[str]) -> dict[str, Any]:
+    """The density of an entry; of one with densities by layer, what they come to, and which they are."""
+    if isinstance(density, float) and not exclude:
+        return {"density": density}
+    asked = {"*": density} if isinstance(density, float) else dict(density)
+    return {"density": masks.density_report(model).total.density, "densities": asked, "exclude": list(exclude)}
 
 
 def _check_trained(folder: Path, expected: dict[str, Any]) -> None:
@@ -281,6 +290,7 @@ def _write(path: Path, content: bytes) -> None:
 def _toml(metrics: dict[str, Any]) -> str:
     """The search that made an entry, as a file for people."""
     content = {key: metrics[key] for key in ("architecture", "dataset", "scheme", "density", "seed")}
+    content |= {key: metrics[key] for key in ("densities", "exclude") if key in metrics}
     for part in ("recipe", "train"):  # TOML has no null
         content[part] = {key: value for key, value in metrics[part].items() if value is not None}
     return f"# nttzoo search: {metrics['name']}\n\n{tomli_w.dumps(content)}"

@@ -14,7 +14,7 @@ from nttzoo.errors import OptionError
 from nttzoo.search import recipes
 from nttzoo.search.recipes import Recipe
 from nttzoo.settings import SearchSettings
-from nttzoo.sparsity.density import Density, check_densities, density_name, glob_name
+from nttzoo.sparsity.density import Density, check_densities, dense_name, density_name
 from nttzoo.sparsity.schemes import Scheme, find_scheme, scheme_name
 
 EVALUATION_IMAGES = 64
@@ -79,7 +79,7 @@ class SearchConfig(SearchSettings):
     def name(self) -> str:
         """For folders: says what is in it."""
         densities, schemes = "+".join(map(density_name, self.densities)), "+".join(map(scheme_name, self.schemes))
-        dense = "".join(f"-dense.{glob_name(pattern)}" for pattern in self.exclude)
+        dense = dense_name(self.exclude)
         return f"{self.model}-{self.data}-{densities}pct-{schemes}{dense}-{self.recipe.name}-seed{self.seed}"
 
     def to_dict(self) -> dict[str, Any]:

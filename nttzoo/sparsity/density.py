@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,16 @@ import numpy as np
 from nttzoo.errors import DensityError
 from nttzoo.settings import Density
 
-__all__ = ["Density", "check_densities", "check_density", "density_name", "glob_name", "on_the_way"]
+__all__ = [
+    "Density",
+    "check_densities",
+    "check_density",
+    "dense_name",
+    "density_name",
+    "density_text",
+    "glob_name",
+    "on_the_way",
+]
 
 
 def check_density(density: Any, name: str = "density") -> float:
@@ -45,6 +54,18 @@ def density_name(density: Density) -> str:
     if isinstance(density, Mapping):
         return "+".join(f"{glob_name(pattern)}={100 * value:.6g}" for pattern, value in density.items())
     return f"{100 * density:.6g}"
+
+
+def density_text(density: Density) -> str:
+    """As people type it: "0.03", or "blocks.*=0.02,*=0.1"."""
+    if isinstance(density, Mapping):
+        return ",".join(f"{pattern}={value:.6g}" for pattern, value in density.items())
+    return f"{density:.6g}"
+
+
+def dense_name(exclude: Iterable[str]) -> str:
+    """The part of a name that tells which layers stay dense: "" or "-dense.head"."""
+    return "".join(f"-dense.{glob_name(pattern)}" for pattern in exclude)
 
 
 def glob_name(pattern: str) -> str:

@@ -31,8 +31,9 @@ def card(metrics: dict[str, Any]) -> str:
         f"# {metrics['name']}",
         _fill(
             f"A {metrics['architecture']} with {100 * metrics['density']:.6g} % of its weights (scheme: "
-            f"{metrics['scheme']}), found before training and without labels by Neural Tangent Transfer: it starts "
-            "like a dense network and learns like it. Here are its sparse initialization and its trained weights."
+            f"{metrics['scheme']}{_by_layer(metrics)}), found before training and without labels by Neural Tangent "
+            "Transfer: it starts like a dense network and learns like it. Here are its sparse initialization and its "
+            "trained weights."
         ),
         _usage(metrics),
         "## How it was made",
@@ -74,6 +75,13 @@ def card(metrics: dict[str, Any]) -> str:
         f"```bibtex\n{CITATION}\n```",
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def _by_layer(metrics: dict[str, Any]) -> str:
+    """The densities of an entry that has some of its own for some layers."""
+    given = "".join(f"; {glob}: {100 * density:.6g} %" for glob, density in (metrics.get("densities") or {}).items())
+    dense = metrics.get("exclude")
+    return given + (f"; dense: {', '.join(dense)}" if dense else "")
 
 
 def _front_matter(metrics: dict[str, Any]) -> str:

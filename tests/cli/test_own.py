@@ -15,6 +15,7 @@ import nttzoo
 from nttzoo import architectures, cli, data, zoo
 from nttzoo.codegen import device
 from nttzoo.errors import DataError, ModelError, NttzooError, OptionError, ShapeError
+from nttzoo.experiments import comparison
 
 NET = """
 from flax import nnx
@@ -143,6 +144,41 @@ def test_search_train_export_publish_and_load(folder, capsys, monkeypatch):
     run("export", "tiny-stripes-30pct-erk", "entry.onnx", "--model", "net.py:tiny")
     (answers,) = onnxruntime.InferenceSession("entry.onnx").run(None, {"images": images})
     np.testing.assert_allclose(answers, again(jnp.asarray(images)), rtol=1e-4, atol=1e-5)
+
+
+def test_a_comparison_with_densities_of_layers_and_its_entry(folder, capsys, monkeypatch):
+    own = ["--model", "net.py:tiny", "--data", "stripes.npz"]
+    compare = ["compare", *own, "--methods", "ntt", "random", *SEARCH[4:], "--train-epochs", 1]
+    run(*compare, "--density", "conv=0.5,*=0.25", 0.3, "--out", "by_layer.json", "--runs", "runs")
+    shown = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
+    rows = {line[0]: [cell.strip() for cell in line[1:] if cell] for line in shown}
+    # 36 weights in the convolution, 108 in the linear layer.
+    assert rows["density per layer"] == ["conv", "head"]
+    assert rows["conv=0.5,*=0.25 layerwise: ntt, random"] == ["50.00%", "25.00%"]
+    assert rows["0.3 layerwise: ntt, random"] == ["30.56%", "29.63%"]
+    assert rows["method"] == ["0.3", "conv=0.5,*=0.25", "cost, s"]
+    cases = json.loads((folder / "by_layer.json").read_text())["cases"]
+    assert [case["density"] for case in cases] == [{"conv": 0.5, "*": 0.25}, 0.3] * 2
+    assert cases[0]["layers"] == [{"name": "conv", "size": 36, "kept": 18}, {"name": "head", "size": 108, "kept": 27}]
+    assert comparison.kept_share(cases[0]) == (18 + 27) / (36 + 108)
+
+    run("train", "--start", next(folder.glob("runs/*/students/conv*")), *own, "--epochs", 1)
+    run(*compare, "--density", 0.25, "--dense-layers", "conv", "--out", "dense.json", "--runs", "runs")
+    assert "100.00%  25.00%" in capsys.readouterr().out
+    monkeypatch.setenv("NTTZOO_HOME", str(folder / "zoo"))
+    run("publish", "by_layer.json", "dense.json", "--runs", "runs", *own)
+    names = ["tiny-stripes-conv=50+all=25pct-layerwise", "tiny-stripes-30pct-layerwise"]
+    names.append("tiny-stripes-25pct-layerwise-dense.conv")
+    assert capsys.readouterr().out.splitlines() == names
+    assert zoo.info(names[0]).density == zoo.load_check(names[0]).density == (18 + 27) / (36 + 108)
+    assert "(scheme: layerwise; conv: 50 %; *: 25 %)" in " ".join(card_of(folder, names[0]).split())
+    assert "43.75 % of its weights (scheme: layerwise; *: 25 %; dense: conv)" in " ".join(
+        card_of(folder, names[2]).split()
+    )
+
+
+def card_of(folder, name):
+    return (folder / "zoo/models" / name / "README.md").read_text()
 
 
 def test_a_file_never_imports_and_a_changed_source_is_told(folder):

@@ -159,3 +159,5 @@ class Metrics(Inputs):
     c: Sizes
     runtimes: Runtimes | None = None
     factory: Factory | None = None
+    densities: dict[Text, Density] | None = None  # by layer
+    exclude: list[Text] | None = None

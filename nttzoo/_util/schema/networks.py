@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from nttzoo._util.schema.types import Axis, Count, Density, Moderate, Name, Seed, Sha256, Text
+from nttzoo._util.schema.types import Axis, Count, Densities, Moderate, Name, Seed, Sha256, Text
 
 
 class Inputs(Struct):
@@ -37,7 +37,7 @@ class StudentFile(NetworkFile, kw_only=True):
     """model.json of a network that a search found."""
 
     data: Text
-    density: Density
+    density: Densities
     scheme: Text
     recipe: Text
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from nttzoo._util.schema.entries import Layer
-from nttzoo._util.schema.types import Count, Density, Milliseconds, Name, Seed, Share, Text
+from nttzoo._util.schema.types import Count, Densities, Density, Milliseconds, Name, Seed, Share, Text
 
 
 class Case(Struct):
@@ -18,7 +18,8 @@ class Case(Struct):
     test_accuracy: Share
     validation_accuracy: Share | None = None
     scheme: Text | None = None
-    density: Density | None = None
+    density: Densities | None = None
+    layers: list[Layer] | None = None
     kernel_before: float | None = None
     kernel_after: float | None = None
     search_steps: Count | None = None
@@ -31,7 +32,7 @@ class ComparisonSettings(Struct):
     model: Name
     data: Name
     methods: Annotated[list[Text], Meta(min_length=1)]
-    densities: Annotated[list[Density], Meta(min_length=1)]
+    densities: Annotated[list[Densities], Meta(min_length=1)]
     schemes: Annotated[list[Text], Meta(min_length=1)]
     seeds: Annotated[list[Seed], Meta(min_length=1)]
     train_epochs: Count

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from nttzoo.cli.options import DataOptions, RecipeValues, Runs
-from nttzoo.settings import Argument, DataName, DenseLayers, Help, Model, SearchSettings, TrainSettings
+from nttzoo.settings import Argument, DataName, DenseLayers, Density, Help, Model, SearchSettings, TrainSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,9 @@ class Compare(DataOptions):
     controls: Annotated[
         tuple[str, ...], Help("also train controls: shuffled, reinitialized, magnitude_mask", "CONTROL")
     ] = ()
-    densities: Annotated[tuple[float, ...], Help("fractions of weights kept")] = (0.03,)
+    densities: Annotated[
+        tuple[Density, ...], Help("fractions of weights kept, each a number or one per glob: 'conv*=0.02,*=0.1'")
+    ] = (0.03,)
     schemes: Annotated[tuple[str, ...], Help("layerwise, global, erk, budget")] = SearchSettings.schemes
     exclude: DenseLayers = ()
     seeds: Annotated[tuple[int, ...], Help("seeds; each has its own network, search and training")] = (0,)
@@ -59,6 +61,8 @@ class Compare(DataOptions):
         content = comparison.run(chosen, dataset, out=out, runs=Path(self.runs), jobs=self.jobs, **self.where)
         plots.comparison(content, out.with_suffix(".png"))
         print(comparison.table(content))
+        if chosen.by_layer and (layers := comparison.layers_table(content)):
+            print(f"\n{layers}")
         print(f"Picture: {out.with_suffix('.png')}")
 
 

@@ -5,7 +5,7 @@ seeds may be added later.
 """
 
 from nttzoo.experiments.comparison.plan import ALIKE, UNIFORM, Comparison, every_method, schemes_of
-from nttzoo.experiments.comparison.results import missing_cases, origin_of, read, table
+from nttzoo.experiments.comparison.results import kept_share, layers_table, missing_cases, origin_of, read, table
 from nttzoo.experiments.comparison.running import run
 
 __all__ = [
@@ -13,6 +13,8 @@ __all__ = [
     "UNIFORM",
     "Comparison",
     "every_method",
+    "kept_share",
+    "layers_table",
     "missing_cases",
     "origin_of",
     "read",

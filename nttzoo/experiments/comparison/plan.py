@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any
@@ -12,7 +12,7 @@ from nttzoo._util.checks import check_seed
 from nttzoo.errors import OptionError, UnknownName
 from nttzoo.experiments.controls import CONTROLS
 from nttzoo.search import recipes
-from nttzoo.sparsity.density import check_density
+from nttzoo.sparsity.density import Density, check_densities, density_name
 from nttzoo.sparsity.pruning import METHODS
 from nttzoo.sparsity.schemes import SCHEMES
 from nttzoo.training import TrainConfig
@@ -27,13 +27,15 @@ Case = dict[str, Any]
 class Comparison:
     """What is compared. `change` overrides values of the recipes, such as epochs or outputs.
 
+    Each of the `densities` is a number, or one for each glob over layer paths.
+
     `train_epochs`, `dropout`: of the supervised phase, alike for all methods.
     """
 
     model: str
     data: str
     methods: tuple[str, ...]
-    densities: tuple[float, ...]
+    densities: tuple[Density, ...]
     schemes: tuple[str, ...]
     seeds: tuple[int, ...]
     train_epochs: int
@@ -43,12 +45,11 @@ class Comparison:
     controls: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "densities", tuple(map(check_densities, self.densities)))
         for name in ("methods", "densities", "schemes", "seeds", "exclude", "controls"):
-            values = getattr(self, name)
+            values = [density_name(x) if name == "densities" else str(x) for x in getattr(self, name)]
             if len(set(values)) < len(values):
-                raise OptionError(f"{name} has duplicates: {', '.join(map(str, values))}.")
-        for density in self.densities:
-            check_density(density)
+                raise OptionError(f"{name} has duplicates: {', '.join(values)}.")
         for scheme in self.schemes:
             SCHEMES[scheme]
         for control in self.controls:
@@ -80,6 +81,11 @@ class Comparison:
         recipe = recipes.find(method, self.model, self.data).change(**change)
         names: dict[str, Any] = {"model": self.model, "data": self.data}
         return search.SearchConfig(**names, **self.pruned(), seed=seed, recipe=recipe)
+
+    @property
+    def by_layer(self) -> bool:
+        """Whether layers were given densities of their own, or none."""
+        return bool(self.exclude) or any(isinstance(density, Mapping) for density in self.densities)
 
     def pruned(self) -> dict[str, Any]:
         """What the students of one search are."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from nttzoo._util import console, provenance, schema
 from nttzoo.errors import FileError, NttzooError, OptionError
 from nttzoo.experiments.comparison.plan import Case, Comparison
+from nttzoo.sparsity.density import Density, density_name, density_text
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -53,15 +56,19 @@ def table(content: dict[str, Any]) -> str:
 
     The last column is what the method itself costs, in seconds, before any training.
     """
-    groups: dict[tuple[Any, ...], dict[float, list[float]]] = {}
+    groups: dict[tuple[Any, ...], dict[str, list[float]]] = {}
+    texts: dict[str, Density] = {}
     costs: dict[tuple[Any, ...], list[float]] = {}
     for case in content["cases"]:
         key = (case["method"], case.get("scheme", ""), case.get("control", ""))
-        groups.setdefault(key, {}).setdefault(case.get("density", 1.0), []).append(case["test_accuracy"])
+        density = case.get("density", 1.0)
+        texts[text := density_text(density)] = density
+        groups.setdefault(key, {}).setdefault(text, []).append(case["test_accuracy"])
         costs.setdefault(key, []).extend([case["method_seconds"]] if "method_seconds" in case else [])
     if not groups:
         raise OptionError("the comparison has no cases yet.")
-    densities = sorted({density for row in groups.values() for density in row})
+    # Numbers by size, then those per layer in the order of the cases.
+    densities = sorted(texts, key=lambda text: 2.0 if isinstance(texts[text], Mapping) else texts[text])
     rows = []
     for key, row in groups.items():
         cells = []
@@ -71,4 +78,33 @@ def table(content: dict[str, Any]) -> str:
             cells.append(f"{statistics.mean(values):.2f}{spread}" if values else "-")
         seconds = f"{statistics.mean(costs[key]):.1f}" if costs[key] else "-"
         rows.append((" ".join(part for part in key if part), *cells, seconds))
-    return console.table("test accuracy, %", ("method", *(f"{d:.6g}" for d in densities), "cost, s"), rows)
+    return console.table("test accuracy, %", ("method", *densities, "cost, s"), rows)
+
+
+def layers_table(content: dict[str, Any]) -> str:
+    """The fraction of weights that each layer keeps, per scheme and density; methods that keep the same share a row.
+
+    "" for a comparison that knows nothing of layers, as that of an earlier version.
+    """
+
+    def what(case: Case) -> tuple[str, str]:
+        return case["scheme"], density_name(case["density"])
+
+    known = [case for case in content["cases"] if "density" in case and case.get("layers") and "control" not in case]
+    rows: list[tuple[str, ...]] = []
+    for _, group in groupby(sorted(known, key=what), what):
+        alike: dict[tuple[str, ...], list[str]] = {}
+        for case in group:
+            shares = tuple(f"{layer['kept'] / layer['size']:.2%}" for layer in case["layers"])
+            alike.setdefault(shares, []).append(case["method"])
+            title = f"{density_text(case['density'])} {case['scheme']}"
+        rows += [(f"{title}: {', '.join(dict.fromkeys(methods))}", *shares) for shares, methods in alike.items()]
+    names = [layer["name"] for layer in known[0]["layers"]] if known else []
+    return console.table("", ("density per layer", *names), rows) if rows else ""
+
+
+def kept_share(case: Case) -> float:
+    """The fraction of weights that the network of a case keeps: its density, if that is one number."""
+    if isinstance(case["density"], Mapping):
+        return sum(layer["kept"] for layer in case["layers"]) / sum(layer["size"] for layer in case["layers"])
+    return case["density"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -132,6 +132,7 @@ def _train(
         else:
             trained = baselines.train_network(network, dataset, config, {})
     measured["method_seconds"] = round(seconds, 2)
+    measured["layers"] = [asdict(layer) for layer in trained.density.layers]
     measured["validation_accuracy"] = trained.history.validation_accuracy[-1]
     measured["test_accuracy"] = trained.history.test_accuracy[-1]
     return {**measured, "train_seconds": round(sum(trained.history.seconds), 1)}
