@@ -43,7 +43,7 @@ def fingerprint(program: ClosedJaxpr) -> str:
     for constant in _constants(program):
         if isinstance(constant, jax.core.Tracer) or not getattr(constant, "is_fully_addressable", True):
             digest.update(str(constant.aval).encode())
-        elif jnp.issubdtype(getattr(constant, "dtype", None), jax.dtypes.prng_key):
+        elif isinstance(constant, jax.Array) and jnp.issubdtype(constant.dtype, jax.dtypes.prng_key):
             digest.update(np.asarray(jax.random.key_data(constant)).tobytes())
         else:
             digest.update(np.asarray(constant).tobytes())
@@ -52,9 +52,10 @@ def fingerprint(program: ClosedJaxpr) -> str:
 
 def _constants(program: ClosedJaxpr | Jaxpr) -> Iterator[Any]:
     """The constants of a program and of those inside it."""
-    closed = isinstance(program, ClosedJaxpr)
-    yield from program.consts if closed else ()
-    for equation in (program.jaxpr if closed else program).eqns:
+    if isinstance(program, ClosedJaxpr):
+        yield from program.consts
+        program = program.jaxpr
+    for equation in program.eqns:
         for inner in jax.tree.leaves(list(equation.params.values())):
             if isinstance(inner, ClosedJaxpr | Jaxpr):
                 yield from _constants(inner)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,7 @@ Arrays = dict[str, np.ndarray]
 class Trainer(Protocol):
     """A network in training."""
 
-    engine: str
+    engine: Literal["jax", "c"]
 
     def begin_epoch(self, order: np.ndarray, train: Labeled | None = None) -> None:
         """An epoch begins, with these batches: indices of images [steps, batch]; `train`: other images from now on."""
@@ -102,7 +102,7 @@ def _faster(
 class JaxTrainer:
     """Training in JAX: any model, loss and optax transformation."""
 
-    engine = "jax"
+    engine: Literal["jax", "c"] = "jax"
 
     def __init__(self, model: nnx.Module, data: Dataset, train: Labeled, config: TrainConfig):
         work = nnx.clone(model)
@@ -177,7 +177,7 @@ def _from_numpy(like: Any, value: Any) -> Any:
 class CTrainer:
     """Training in compiled C, at the cost of the surviving weights."""
 
-    engine = "c"
+    engine: Literal["jax", "c"] = "c"
 
     def __init__(self, model: nnx.Module, data: Dataset, train: Labeled, config: TrainConfig):
         from nttzoo.codegen import training as compiled

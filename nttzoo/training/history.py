@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -22,7 +22,7 @@ class History:
     validation_accuracy: list[float] = field(default_factory=list)
     test_accuracy: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
-    engine: str = "jax"
+    engine: Literal["jax", "c"] = "jax"
     engine_note: str = ""
 
     @property

@@ -15,7 +15,7 @@ from jaxtyping import Float, Integer
 from nttzoo import nn
 from nttzoo.codegen import build
 from nttzoo.codegen.training import library, trace
-from nttzoo.codegen.training.library import UpdateRule
+from nttzoo.codegen.training.library import Outcome, UpdateRule
 from nttzoo.codegen.training.threads import ThreadChoice
 from nttzoo.errors import ShapeError, TrainingError
 
@@ -210,7 +210,7 @@ class TrainingStep:
         theta, first, second = arrays
         self._memory = library.Memory(theta, first, second, powers, steps)
 
-    def _call(self, batch: Batch, order: np.ndarray, **options: Any) -> library.Outcome:
+    def _call(self, batch: Batch, order: np.ndarray, **options: Any) -> Outcome:
         # Each step of a training has a key of its own: a resumed training drops the same units.
         key = self._seed * 0x9E3779B97F4A7C15 + self.steps * 0x100000001B3
         with self._threads_for(options["mode"], order) as threads:

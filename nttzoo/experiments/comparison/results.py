@@ -67,8 +67,13 @@ def table(content: dict[str, Any]) -> str:
         costs.setdefault(key, []).extend([case["method_seconds"]] if "method_seconds" in case else [])
     if not groups:
         raise OptionError("the comparison has no cases yet.")
+
     # Numbers by size, then those per layer in the order of the cases.
-    densities = sorted(texts, key=lambda text: 2.0 if isinstance(texts[text], Mapping) else texts[text])
+    def size(text: str) -> float:
+        density = texts[text]
+        return 2.0 if isinstance(density, Mapping) else density
+
+    densities = sorted(texts, key=size)
     rows = []
     for key, row in groups.items():
         cells = []
