@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import glob
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from nttzoo import search
 from nttzoo.errors import UnknownName
 from nttzoo.experiments.controls import CONTROLS
 from nttzoo.search import SearchConfig, recipes
-from nttzoo.sparsity.density import check_density
+from nttzoo.sparsity.density import Density, check_density, density_name
 from nttzoo.sparsity.pruning import METHODS
 from nttzoo.sparsity.schemes import SCHEMES
 from nttzoo.training import TrainConfig
@@ -55,15 +56,21 @@ class Case:
     @property
     def network(self) -> str:
         """What is trained: "conv4-cifar10-1pct-layerwise-ntt-epochs=2"."""
-        kept = [] if self.method == "dense" else [search.Target(self.density, self.scheme).name]
-        changed = [f"{key}={value}" for key, value in sorted(self.change.items())] if self.searched else []
-        control = [self.control] if self.control else []
-        return "-".join([self.model, self.data, *kept, self.method, *changed, *control])
+        return self._network([self.density]) + (f"-{self.control}" if self.control else "")
 
     @property
     def student(self) -> str:
-        """The network before a control changes it, with its seed: the folder of its search."""
-        return f"{self.network.removesuffix(f'-{self.control}')}-seed{self.seed}"
+        """The network before a control changes it, with its seed."""
+        return self.run_folder([self.density])
+
+    def run_folder(self, densities: Sequence[Density]) -> str:
+        """The folder of a search for this network at several densities: "conv4-cifar10-1+3pct-layerwise-ntt-seed0"."""
+        return f"{self._network(densities)}-seed{self.seed}"
+
+    def _network(self, densities: Sequence[Density]) -> str:
+        kept = [] if self.method == "dense" else [f"{'+'.join(map(density_name, densities))}pct-{self.scheme}"]
+        changed = [f"{key}={value}" for key, value in sorted(self.change.items())] if self.searched else []
+        return "-".join([self.model, self.data, *kept, self.method, *changed])
 
     @property
     def training_name(self) -> str:
@@ -82,6 +89,13 @@ class Case:
     def file(self, results: Path) -> Path:
         """Where the result is."""
         return results / f"{self.name}.json"
+
+    def done(self, results: Path) -> bool:
+        """Whether its result is there, or that of a longer training, which has it in its history."""
+        own, how = self.training.epochs, self.training_name.lstrip("0123456789")
+        files = results.glob(f"{glob.escape(self.network)}/*{glob.escape(how)}/seed{self.seed}.json")
+        epochs = (file.parent.name.removesuffix(how) for file in files)
+        return any(number.isdecimal() and int(number) >= own for number in epochs)
 
     def search(self) -> SearchConfig:
         """The search that finds the network."""

@@ -62,7 +62,8 @@ def metrics(best: Result, found: Sequence[Result], dataset: Dataset) -> dict[str
     if content["speedup"]["without_dead"] is None:
         raise RunError(f"{best.name} is not worth publishing: no path leads from its inputs to its outputs.")
     history = content["history"]
-    alike = [r for r in found if r.model == best.model and r.data == best.data and not r.control and _same(r, best)]
+    plain = [r for r in found if r.model == best.model and r.data == best.data and not r.control]
+    alike = [r for r in results.with_shorter(plain) if _same(r, best)]
     return {
         "format": zoo.FORMAT,
         "name": _name(best),

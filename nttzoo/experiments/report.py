@@ -9,7 +9,7 @@ from pathlib import Path
 from nttzoo._util import files
 from nttzoo.errors import RunError
 from nttzoo.experiments import figures, paper, plans
-from nttzoo.experiments.results import BUDGET, Cell, Result, cells, grouped, longest, read, where
+from nttzoo.experiments.results import BUDGET, Cell, Result, cells, grouped, longest, read, where, with_shorter
 from nttzoo.search import recipes
 
 ORDER = list(paper.METHODS)
@@ -28,8 +28,8 @@ def write(results: Path, out: Path) -> list[Path]:
         f"`{results.name}/`: {len(found)} trained networks. Do not edit.",
         _origins(found),
         _tables(plain),
-        _claims(plain),
-        _field(plain),
+        _claims(with_shorter(plain)),
+        _field(with_shorter(plain)),
         _schemes(plain),
         _controls(plain),
         _networks(plain),
@@ -104,8 +104,8 @@ def _claims(found: list[Result]) -> str:
         by_method = {key[0]: cell for key, cell in cells(group, "method")}
         searched = {m: c for m, c in by_method.items() if m in recipes.NAMES}
         others = {m: c for m, c in by_method.items() if m not in (*recipes.NAMES, "dense")}
-        if not searched or not others:
-            continue
+        if not searched or not others or not any(result.stored for result in group):
+            continue  # the last: all of them were compared after a longer training
         best, cell = max(searched.items(), key=lambda pair: pair[1].mean)
         rival, second = max(others.items(), key=lambda pair: pair[1].mean)
         ahead = cell.mean - second.mean

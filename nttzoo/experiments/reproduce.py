@@ -62,11 +62,11 @@ def run(cases: Sequence[Case], place: Workplace, *, say: Say = print) -> list[Ca
     """Runs what has no result yet, in order; returns the cases that are left to other processes or have no student."""
     times = estimates.Estimates(place.results)
     left: list[Case] = []
-    todo = [case for case in cases if not case.file(place.results).exists()]
+    todo = [case for case in cases if not case.done(place.results)]
     say(f"{len(cases)} cases, {len(cases) - len(todo)} done.")
     for number, case in enumerate(todo, 1):
         began, student = time.monotonic(), _known(case, place)
-        note = _attempt(case, place)
+        note = _attempt(case, place, todo[number:])
         if note is not None:
             left.append(case)
             say(f"[{number}/{len(todo)}] {case.name}: {note}")
@@ -95,7 +95,7 @@ def _outlook(cases: Sequence[Case], place: Workplace, times: estimates.Estimates
     searched: set[str] = set()
     found = []
     for case in cases:
-        if case.file(place.results).exists():
+        if case.done(place.results):
             found.append(("done", 0.0))
             continue
         student = not case.searched or case.student in searched or _known(case, place)
@@ -108,13 +108,13 @@ def _known(case: Case, place: Workplace) -> bool:
     return case.searched and students.find(case.search(), place.runs) is not None
 
 
-def _attempt(case: Case, place: Workplace) -> str | None:
-    """Runs a case; or says why not."""
+def _attempt(case: Case, place: Workplace, later: Sequence[Case]) -> str | None:
+    """Runs a case; or says why not. A search for it also finds the students of `later` cases that share its teacher."""
     try:
         with lock.alone_with(case.file(place.results)):
-            if case.file(place.results).exists():
+            if case.done(place.results):
                 return None
-            source = _student(case, place) if case.searched else None
+            source = _student(case, place, later) if case.searched else None
             if case.searched and source is None:
                 return "its student has not been searched for"
             _train(case, place, source)
@@ -123,12 +123,12 @@ def _attempt(case: Case, place: Workplace) -> str | None:
         return "another process is using it"
 
 
-def _student(case: Case, place: Workplace) -> Source | None:
+def _student(case: Case, place: Workplace, later: Sequence[Case]) -> Source | None:
     """The student of a case: found, or searched for now."""
-    config = case.search()
-    if (source := students.find(config, place.runs)) or not place.search:
+    if (source := students.find(case.search(), place.runs)) or not place.search:
         return source
-    return students.found_by(search.run(config, out=place.runs[0] / case.student, **place.where), config)
+    others = [other for other in later if other.searched and not _known(other, place)]
+    return students.search_for(case, others, place.runs[0], **place.where)
 
 
 def _train(case: Case, place: Workplace, source: Source | None) -> None:

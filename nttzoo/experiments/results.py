@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,14 @@ BUDGET = ("epochs", "outputs", "mask_every")  # values of a recipe that say how 
 
 @dataclass(frozen=True)
 class Result:
-    """One trained network: its case, and everything that was measured, as in its file."""
+    """One trained network: its case, and everything that was measured, as in its file.
+
+    `stored`: whether there is such a file; otherwise it is the beginning of a longer training.
+    """
 
     name: str
     content: dict[str, Any]
+    stored: bool = True
 
     def __getattr__(self, key: str) -> Any:
         """The values of the case: model, data, method, density, scheme, seed, control."""
@@ -32,6 +36,23 @@ class Result:
     def epochs(self) -> int:
         """Of training."""
         return self.training["epochs"]
+
+    @property
+    def training_but_epochs(self) -> str:
+        """How it was trained, without the number of epochs: "epochs-nodropout"."""
+        return self.name.split("/")[1].lstrip("0123456789")
+
+    def after(self, epochs: int) -> Result:
+        """The same network as it was after fewer epochs."""
+        network, _, seed = self.name.split("/")
+        case, history = self.content["case"], self.content["history"]
+        content = {
+            **self.content,
+            "case": {**case, "training": {**case["training"], "epochs": epochs}},
+            "test_accuracy": history["test_accuracy"][epochs - 1],
+            "history": {key: value[:epochs] if isinstance(value, list) else value for key, value in history.items()},
+        }
+        return replace(self, name=f"{network}/{epochs}{self.training_but_epochs}/{seed}", content=content, stored=False)
 
     @property
     def variant(self) -> dict[str, Any]:
@@ -71,6 +92,20 @@ def read(folder: Path) -> list[Result]:
 def read_one(path: Path) -> dict[str, Any]:
     """The result in a file."""
     return schema.read(path, schema.ResultFile, what="the result of a case: `nttzoo reproduce` writes them")
+
+
+def with_shorter(results: Iterable[Result]) -> list[Result]:
+    """The results, and what each network was after as many epochs as others like it were trained.
+
+    The learning rate is constant and batches are drawn epoch by epoch: the first 30 epochs of a training of 60 are a
+    training of 30, to the last bit.
+    """
+    results = list(results)
+    groups = grouped(results, lambda r: (r.model, r.data, r.training_but_epochs)).values()
+    names = {result.name for result in results}
+    shorter = (r.after(epochs) for group in groups for epochs in {r.epochs for r in group} for r in group
+               if epochs < r.epochs)  # fmt: skip
+    return sorted([*results, *(r for r in shorter if r.name not in names)], key=lambda r: r.name)
 
 
 def where(results: Iterable[Result], **values: Any) -> list[Result]:

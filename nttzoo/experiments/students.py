@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from nttzoo import search, zoo
-from nttzoo._util import provenance
+from nttzoo._util import files, provenance
 from nttzoo.data import Dataset
 from nttzoo.errors import NttzooError
 from nttzoo.experiments import controls
@@ -54,11 +54,39 @@ def find(config: SearchConfig, runs: Sequence[Path]) -> Source | None:
     return _published(config)
 
 
-def found_by(summary: search.Summary, config: SearchConfig) -> Source:
-    """The student of a search that has just ended."""
+def search_for(case: Case, others: Sequence[Case], runs: Path, **where: Any) -> Source:
+    """Searches for the student of a case now, and in the same run for those of `others` that can share its teacher.
+
+    A run that was begun earlier and includes the student is resumed. `where`: options of `data.load`.
+    """
+    config = case.search()
     (target,) = config.targets
+    joint = _begun(config, runs)
+    if joint is None:
+        densities = {case.density, *(other.density for other in others if _shares_teacher(case, other))}
+        joint = replace(config, densities=tuple(sorted(densities)))
+    summary = search.run(joint, out=runs / case.run_folder(joint.densities), **where)
     model, _ = search.load_student(summary.folder / "students" / target.name)
     return Source(model, _about(summary.folder.name, summary.content, target.name))
+
+
+def _shares_teacher(one: Case, other: Case) -> bool:
+    """Whether two networks differ in density only, and so have the same teacher and the same batches."""
+    return one.run_folder([1.0]) == other.run_folder([1.0])
+
+
+def _begun(config: SearchConfig, runs: Path) -> SearchConfig | None:
+    """The config of an unfinished run that includes this search."""
+    for file in sorted(runs.glob("*/config.json")):
+        if (file.parent / "summary.json").exists():
+            continue
+        try:
+            theirs = files.read_json(file)
+            if _matches(config, theirs) and len(theirs["schemes"]) == 1:
+                return replace(config, densities=tuple(theirs["densities"]))
+        except (NttzooError, KeyError, TypeError):
+            continue
+    return None
 
 
 def _finished(runs: Sequence[Path]) -> list[Path]:

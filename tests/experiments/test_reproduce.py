@@ -115,7 +115,7 @@ def test_a_plan_goes_on_where_it_stopped_with_one_search(workplace, monkeypatch)
 
 def test_a_killed_training_goes_on(workplace, monkeypatch, tmp_path):
     place, _, _ = workplace
-    case = Case(**{**SMOKE, "training": TrainConfig(epochs=3)}, method="magnitude", density=0.05)
+    case = Case(**{**SMOKE, "training": TrainConfig(epochs=3)}, method="magnitude", density=0.04)
     whole = reproduce.Workplace(tmp_path / "whole", (tmp_path,))
     reproduce.run([case], whole, say=list)
     real, epochs = Checkpoint.write, []
@@ -225,3 +225,57 @@ def test_the_command_lists_and_runs(tmp_path, capsys, monkeypatch):
     assert "1 trained networks" in (tmp_path / "results/REPORT.md").read_text()
     with pytest.raises(OptionError, match="no case matches nothing"):
         reproduce.select(plans.plan("table1", "smoke"), ["nothing"])
+
+
+def test_students_of_one_teacher_are_searched_for_in_one_run(tmp_path, monkeypatch):
+    def case(density, **other):
+        return Case(**{**SMOKE, "method": "ntt", "density": density, "change": plans.SMOKE_SEARCH, **other})
+
+    place = reproduce.Workplace(tmp_path / "results", (tmp_path / "runs",))
+    cases = [case(0.05), case(0.1), case(0.1, scheme="erk"), case(0.2, seed=1)]
+    reproduce.run(cases[:1], reproduce.Workplace(place.results, place.runs, search=False), say=list)  # none is there
+    runs, real = [], search.run
+
+    def killed_once(config, **options):
+        runs.append((config.densities, config.schemes, config.seed))
+        if len(runs) == 1:
+            options["out"].mkdir(parents=True)
+            (options["out"] / "config.json").write_text(json.dumps(config.to_dict()))
+            raise KeyboardInterrupt
+        return real(config, **options)
+
+    monkeypatch.setattr(search, "run", killed_once)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce.run(cases, place, say=list)
+    assert (
+        reproduce.run([cases[1], *cases[2:]], place, say=list) == []
+    )  # resumes the run, although cases[0] is left out
+    assert reproduce.run(cases, place, say=list) == []
+    both = ((0.05, 0.1), ("layerwise",), 0)
+    assert runs == [both, both, ((0.1,), ("erk",), 0), ((0.2,), ("layerwise",), 1)]
+    names = sorted(file.parent.name for file in place.runs[0].glob("*/summary.json"))
+    assert names[0] == "lenet300-mnist5k-10pct-erk-ntt-epochs=1-mask_every=20-seed0"
+    assert names[2] == "lenet300-mnist5k-5+10pct-layerwise-ntt-epochs=1-mask_every=20-seed0"
+
+
+def test_a_longer_training_has_the_shorter_one_in_it(tmp_path):
+    place = reproduce.Workplace(tmp_path / "results", (tmp_path / "runs",))
+    short, long, other = (
+        Case(model="lenet300", data="mnist5k", method=method, density=0.05, training=TrainConfig(epochs=epochs))
+        for method, epochs in (("random", 1), ("random", 2), ("magnitude", 1))
+    )
+    reproduce.run([short], place, say=list)
+    alone = results.read_one(short.file(place.results))
+    short.file(place.results).unlink()
+    reproduce.run([long, other], place, say=list)
+    assert short.done(place.results)
+    assert reproduce.run([short], place, say=list) == []
+    assert not short.file(place.results).exists()
+    found = results.with_shorter(results.read(place.results))
+    assert [(r.name, r.stored) for r in found] == [(other.name, True), (short.name, False), (long.name, True)]
+    for key in ("train_loss", "train_accuracy", "validation_accuracy", "test_accuracy"):
+        assert found[1].content["history"][key] == alone["history"][key]
+    assert found[1].content["test_accuracy"] == alone["test_accuracy"]
+    assert found[1].epochs == 1
+    without = Case(**{**SMOKE, "training": TrainConfig(epochs=1, dropout=False)}, method="random", density=0.05)
+    assert not without.done(place.results)
