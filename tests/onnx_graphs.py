@@ -89,3 +89,31 @@ def check_batch(compiled, x, expected, tolerance, count=19):
     assert (output[count * source.outputs :] == 7).all()
     got = output[: count * source.outputs].reshape(count, source.outputs)
     assert np.abs(got - np.resize(expected, got.shape)).max() <= tolerance
+
+
+def residual():
+    """Batch norms, a residual branch, softmax over channels, a global pool: everything at once."""
+    graph = Graph((3, 8, 7), 0.4, seed=3)
+
+    def norm(channels):
+        values = [graph.constant(graph.rng.uniform(0.5, 1.5, channels).astype(np.float32)) for _ in range(4)]
+        return graph.add("BatchNormalization", *values)
+
+    norm(3).add("Conv", graph.weight(5, 3, 3, 3), pads=[1, 1, 1, 1])
+    norm(5).add("Relu")
+    branch = graph.last
+    graph.add("Conv", graph.weight(5, 5, 3, 3), graph.weight(5), pads=[1, 1, 1, 1])
+    norm(5).add("Add", branch)
+    norm(5).add("Relu").add("Softmax", axis=1).add("Dropout").add("Identity")
+    graph.add("Conv", graph.weight(6, 5, 3, 3), strides=[2, 2]).add("Clip", "", graph.constant(np.float32(0.2)))
+    return graph.add("GlobalAveragePool").add("Flatten").add("Gemm", graph.weight(6, 4), graph.weight(4))
+
+
+def linear_network(densities=(0.2, 0.2, 1.0)):
+    graph = Graph((20,))
+    for density, inputs, outputs, function in zip(
+        densities, (20, 30, 11), (30, 11, 7), ("Relu", "Relu", "Tanh"), strict=True
+    ):
+        graph.density = density
+        graph.add("Gemm", graph.weight(inputs, outputs), graph.weight(outputs)).add(function)
+    return graph

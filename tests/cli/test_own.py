@@ -2,99 +2,19 @@
 
 import json
 import shutil
-import sys
 
 import jax.numpy as jnp
 import numpy as np
 import onnxruntime
 import pytest
 from flax import nnx
-from PIL import Image
+from own_files import NET, SEARCH, run, save_npz, stripes
 
 import nttzoo
-from nttzoo import architectures, cli, data, zoo
+from nttzoo import architectures, zoo
 from nttzoo.codegen import device
-from nttzoo.errors import DataError, ModelError, NttzooError, OptionError, ShapeError
+from nttzoo.errors import ModelError, OptionError, ShapeError
 from nttzoo.experiments import comparison
-
-NET = """
-from flax import nnx
-
-class Tiny(nnx.Module):
-    def __init__(self, num_classes, rngs):
-        self.conv = nnx.Conv(1, 4, (3, 3), strides=2, rngs=rngs)
-        self.head = nnx.Linear(36, num_classes, rngs=rngs)
-
-    def __call__(self, x):
-        return self.head(nnx.relu(self.conv(x)).reshape(x.shape[0], -1))
-
-def tiny(rngs, num_classes=3):
-    return Tiny(num_classes, rngs)
-
-def no_rngs(): ...
-def more(rngs, depth): ...
-def a_class(rngs): return Tiny
-class OnlyRngs(Tiny):
-    def __init__(self, rngs): super().__init__(3, rngs)
-class Deep(Tiny):
-    def __init__(self, depth, rngs): super().__init__(3, rngs)
-def raises(rngs): return {}["depth"]
-class Fails(Tiny):
-    def __call__(self, x):
-        assert x.shape[1] == 7, "seven rows"
-def fails(rngs): return Fails(3, rngs)
-def a_list(rngs): return [1, 2]
-def lenet300(rngs): ...
-def wide(rngs): return nnx.Linear(7, 3, rngs=rngs)
-def no_layers(rngs): return nnx.LayerNorm(6, rngs=rngs)
-number = 5
-
-def arrays():
-    import numpy as np
-    rng = np.random.default_rng(0)
-    return rng.random((9, 6, 6)), rng.integers(0, 3, 9), rng.random((6, 6, 6)), rng.integers(0, 3, 6)
-
-def a_set(): return {1, 2}
-def lost(): return open("lost.csv")
-def none(): return arrays(1)
-def wants_more(path): ...
-"""
-
-
-def stripes(n, shape=(6, 6, 1), seed=0):
-    """Images [n, *shape] of uint8 noise, brighter in the rows of their class: 0, 1 or 2."""
-    rng = np.random.default_rng(seed)
-    labels = np.arange(n) % 3
-    images = rng.integers(0, 100, (n, *shape))
-    for image, label in zip(images, labels, strict=True):
-        image[2 * label : 2 * label + 2] += 120
-    return images.astype(np.uint8), labels
-
-
-def save_npz(path, shape=(6, 6, 1), **change):
-    x, y = stripes(240, shape)
-    x_test, y_test = stripes(60, shape, seed=1)
-    content = {"x_train": x, "y_train": y, "x_test": x_test, "y_test": y_test} | change
-    np.savez(path, **{key: value for key, value in content.items() if value is not None})
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A working folder with a network and data, as a user would have it; registries and imports are put back."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    for registry in (architectures.ARCHITECTURES, data.SOURCES):
-        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
-    (tmp_path / "net.py").write_text(NET)
-    save_npz(tmp_path / "stripes.npz")
-    return tmp_path
-
-
-def run(*arguments):
-    cli.main([str(argument) for argument in arguments])
-
-
-SEARCH = ["--density", 0.3, "--scheme", "erk", "--epochs", 1, "--batch-size", 8, "--mask-every", 8]
 
 
 def test_search_train_export_publish_and_load(folder, capsys, monkeypatch):
@@ -257,134 +177,6 @@ def test_modules_are_found_from_the_working_folder(folder):
     architectures.own.check(architectures.own.register("mine.nets:OnlyRngs"), num_classes=3, input_shape=(6, 6, 1))
     with pytest.raises(ShapeError, match="has no default input shape"):
         architectures.create("tiny", rngs=0)
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "says"),
-    [
-        ({"x_test": None}, DataError, "lacks x_test; it must hold .* and has x_train, y_train, y_test"),
-        ({"y_train": np.zeros(240)}, ShapeError, "y_train of 'bad' must be 240 integers"),
-        ({"y_train": np.zeros(3, int)}, ShapeError, "one per image"),
-        ({"x_train": np.zeros(240)}, ShapeError, r"must be images \[n, h, w, c\], sequences .* or features"),
-        ({"x_train": np.zeros((240, 6, 6, 1), int)}, ShapeError, "uint8 or floating point"),
-        ({"x_train": np.full((240, 6, 6, 1), np.nan)}, DataError, "NaN"),
-        ({"x_test": np.zeros((60, 5, 6, 1), np.uint8)}, ShapeError, r"differ in shape: \[6, 6, 1\] and \[5, 6, 1\]"),
-        ({"y_train": np.full(240, -1)}, DataError, "labels outside"),
-        ({"classes": np.array(["a", "b"])}, DataError, r"labels outside 0 \.\.\. 1"),
-        ({"x_train": np.array([None] * 240)}, DataError, "cannot be read: it holds pickled Python objects"),
-        ({"x_train": np.zeros((0, 6, 6, 1)), "y_train": np.zeros(0, int)}, ShapeError, "n > 0"),
-        ({"x_train": np.zeros((240, 0, 6, 1))}, ShapeError, "n > 0"),
-        ({"y_train": np.zeros(240, int), "y_test": np.zeros(60, int)}, DataError, "all labels are 0"),
-    ],
-)
-def test_files_that_hold_no_data_are_refused(folder, change, error, says):
-    save_npz(folder / "bad.npz", **change)
-    with pytest.raises(error, match=says):
-        data.own.register("bad.npz")
-
-
-def test_labels_that_do_not_count_from_0_are_told(folder):
-    save_npz(folder / "from1.npz", y_train=np.arange(240) % 3 + 1, y_test=np.ones(60, int))
-    with pytest.warns(UserWarning, match=r"from1.npz has no training image of class 0: labels count from 0"):
-        data.own.register("from1.npz")
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("none.npz", "no file none.npz"),
-        ("net.py:a_set", r"returned set; it must return \(x_train"),
-        ("net.py:wants_more", "called without arguments: missing a required argument: 'path'"),
-        ("net.py:lost", r"raised FileNotFoundError: .*lost.csv' \(net.py, line \d+\)"),
-        ("net.py:none", r"raised TypeError: arrays\(\) takes 0 positional arguments"),
-        ("nowhere", "neither an .npz file nor a folder"),
-        ("mnist.npz", "'mnist' is a data set of nttzoo"),
-    ],
-)
-def test_data_that_is_none_is_refused(folder, text, says):
-    save_npz(folder / "mnist.npz")
-    with pytest.raises(NttzooError, match=says):
-        data.own.register(text)
-
-
-def test_functions_sequences_and_gray_images_without_a_channel_axis(folder):
-    found = data.load(data.own.register("net.py:arrays"))
-    assert (found.name, found.input_shape, len(found.train), len(found.test)) == ("arrays", (6, 6), 9, 6)
-    images, labels = np.zeros((9, 6, 5), np.uint8), np.arange(9) % 3
-    np.savez("gray.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
-    assert data.load(data.own.register("gray.npz")).input_shape == (6, 5, 1)
-
-
-@pytest.mark.parametrize("shape", [(5,), (4, 5)])  # features; sequences
-def test_data_of_other_shapes_through_search_training_and_export(folder, shape):
-    (folder / "flat.py").write_text(
-        "from flax import nnx\nimport math\n"
-        "class Flat(nnx.Module):\n"
-        "    def __init__(self, rngs, input_shape):\n"
-        "        self.head = nnx.Linear(math.prod(input_shape), 3, rngs=rngs)\n"
-        "    def __call__(self, x):\n"
-        "        return self.head(x.reshape(x.shape[0], -1))\n"
-    )
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(7, [1, 2, 3, 4, 5], (120, *shape)).astype(np.float32), np.arange(120) % 3
-    np.savez("floats.npz", x_train=x, y_train=y, x_test=x[:9], y_test=y[:9])
-    own = ["--model", "flat.py:Flat"]
-    run("search", *own, "--data", "floats.npz", *SEARCH, "--out", "run")
-    run("train", *own, "--data", "floats.npz", "--start", "run", "--epochs", 1)
-    trained = zoo.load(folder / "run", weights="trained")
-    channels = x.reshape(-1, 5)
-    standardized = (x - channels.mean(0)) / channels.std(0)
-    kernel = np.asarray(trained.head.masked_kernel())
-    expected = standardized.reshape(120, -1) @ kernel + np.asarray(trained.head.bias[...])
-    run("export", *own, "run", "net.onnx")
-    (answers,) = onnxruntime.InferenceSession("net.onnx").run(
-        None, {"images": np.asarray(trained.input_spec.standardize(x))}
-    )
-    np.testing.assert_allclose(answers, expected, rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(nttzoo.compile(folder / "net.onnx")(standardized), expected, rtol=1e-4, atol=1e-4)
-
-
-def write_images(root, per_class, size=(5, 4), mode="L"):
-    rng = np.random.default_rng(0)
-    shape = (*size, 3) if mode == "RGB" else size
-    for label in ("cat", "dog"):
-        (root / label).mkdir(parents=True)
-        for i in range(per_class):
-            Image.fromarray(rng.integers(0, 256, shape).astype(np.uint8)).save(root / label / f"{i:02}.png")
-
-
-def test_a_folder_of_images_per_class(folder):
-    write_images(folder / "pets", 6)
-    pets = data.load(data.own.register("pets/"))
-    assert (pets.classes, pets.input_shape) == (("cat", "dog"), (5, 4, 1))
-    assert pets.train.labels.tolist() == [0] * 5 + [1] * 5
-    last = np.asarray(Image.open(folder / "pets/dog/05.png"))
-    np.testing.assert_array_equal(pets.test.images[1, ..., 0], last)
-    write_images(folder / "split/train", 2, mode="RGB")
-    write_images(folder / "split/test", 1, mode="RGB")
-    split = data.own.from_folder("split")
-    assert (len(split.train), len(split.test), split.input_shape) == (4, 2, (5, 4, 3))
-
-
-def test_folders_that_hold_no_data_are_refused(folder):
-    write_images(folder / "few", 3)
-    with pytest.raises(DataError, match="fewer than 6 images"):
-        data.own.from_folder("few")
-    write_images(folder / "mixed", 6)
-    Image.new("L", (9, 9)).save(folder / "mixed/dog/03.png")
-    with pytest.raises(DataError, match="9 x 9 pixels, the images before it are 5 x 4"):
-        data.own.from_folder("mixed")
-    (folder / "mixed/cat/00.png").write_bytes(b"no image")
-    with pytest.raises(DataError, match=r"00\.png cannot be read as an image"):
-        data.own.from_folder("mixed")
-    (folder / "empty/cat").mkdir(parents=True)
-    with pytest.raises(DataError, match="no images in cat"):
-        data.own.from_folder("empty")
-    write_images(folder / "odd/train", 1)
-    write_images(folder / "odd/test", 1)
-    (folder / "odd/test/dog").rename(folder / "odd/test/fox")
-    with pytest.raises(DataError, match="does not have: fox"):
-        data.own.from_folder("odd")
 
 
 @pytest.mark.slow

@@ -14,11 +14,6 @@ from nttzoo import codegen, errors
 from nttzoo.codegen import frontend, functions, ir, optimize
 
 
-@pytest.fixture(scope="session")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("compiled")
-
-
 def optimized(proto):
     program = frontend.read(proto)
     optimize.optimize(program, codegen.Choices())

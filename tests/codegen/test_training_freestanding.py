@@ -8,7 +8,7 @@ import subprocess
 import numpy as np
 import pytest
 from flax import nnx
-from test_training_step import PARTS, Body, Residual, batch_for, conv, pooled, pruned
+from training_networks import PARTS, Body, Residual, batch_for, conv, pooled, pruned
 
 import nttzoo
 from nttzoo.codegen import device

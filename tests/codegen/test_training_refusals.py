@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
-from test_training_step import Body, batch_for, conv, jax_gradient, pruned, small
+from training_networks import Body, batch_for, conv, jax_gradient, pruned, small
 
 from nttzoo import architectures, codegen, nn
 from nttzoo.codegen.training import compile_training

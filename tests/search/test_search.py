@@ -1,104 +1,29 @@
 import dataclasses
 import itertools
-import json
-import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from hypothesis import given
-from hypothesis import strategies as st
+from tiny_search import RECIPE, config, images, teacher, transfer, weights
 
-from nttzoo import architectures, data, nn, search
-from nttzoo._util import files
+from nttzoo import data, nn, search
 from nttzoo.errors import (
-    DataError,
     DensityError,
     ModelError,
-    NttzooError,
     OptionError,
-    RunError,
-    ShapeError,
     TrainingError,
 )
-from nttzoo.search import loop
-from nttzoo.search.batches import draw_batch
 from nttzoo.search.config import Plan
-from nttzoo.search.recipes import Recipe
 from nttzoo.sparsity import masks, schemes
 from nttzoo.sparsity.pruning import prune
-
-SHAPE = (4, 4, 1)
-RECIPE = Recipe(
-    name="tiny",
-    epochs=2,
-    batch_size=8,
-    learning_rate=2e-3,
-    kernel_weight=1.0,
-    weight_decay=1e-4,
-    mask_every=3,
-    held_out=0.2,
-)
-
-
-def teacher(seed=0):
-    return architectures.create("lenet300", input_shape=SHAPE, num_classes=3, rngs=seed)
-
-
-def images(count=120):
-    return np.random.default_rng(0).normal(size=(count, *SHAPE)).astype(np.float32)
-
-
-def config(**change):
-    names = {field.name for field in dataclasses.fields(search.SearchConfig)}
-    ours = {name: value for name, value in change.items() if name in names}
-    recipe = RECIPE.change(**{name: value for name, value in change.items() if name not in names})
-    return search.SearchConfig(**{"densities": (0.2,), "recipe": recipe, **ours})
-
-
-FOUND = {}
-
-
-def transfer(**change):
-    """A search; one that several tests look at runs once."""
-    if (key := repr(change)) not in FOUND:
-        FOUND[key] = search.transfer(teacher(), images(), config(**change), progress=False)
-    return FOUND[key]
-
-
-def weights(student):
-    return {p: (np.asarray(x.kernel[...]), np.asarray(x.mask[...])) for p, x in nn.masked_layers(student.model).items()}
 
 
 def loss(found, student, line):
     """What the search makes small, mean over the batches before a report."""
     entry = found.reports[line]["students"][student.target.name]
     return entry["target"] + RECIPE.kernel_weight * entry["kernel"]
-
-
-# The plan.
-
-
-def test_the_papers_search_has_18720_steps():
-    plan = Plan.of(search.SearchConfig(data="mnist").recipe, 60_000)
-    assert (plan.images, plan.held_out, plan.steps) == (59_880, 120, 18_720)
-    assert plan.last_refresh == 18_600
-    assert [s for s in (0, 50, 100, 18_500, 18_600, 18_620, 18_700) if plan.refreshes_at(s)] == [100, 18_500, 18_600]
-
-
-def test_in_the_last_steps_the_mask_stays():
-    plan = Plan(RECIPE.change(mask_every=4), 100, 0, 12)
-    assert [step for step in range(13) if plan.refreshes_at(step)] == [4, 8]
-
-
-def test_the_density_falls_geometrically_and_then_stays():
-    plan = Plan(RECIPE.change(start_density=0.04, fall=0.5), 100, 0, 40)
-    assert plan.density(0.01, 0) == pytest.approx(0.04)
-    assert plan.density(0.01, 10) == pytest.approx(0.02)
-    assert [plan.density(0.01, step) for step in (20, 30, 40)] == [0.01] * 3
-    assert plan.density(0.2, 0) == 0.2, "a target above the start is not approached from below"
 
 
 def test_a_density_that_need_not_fall_is_not_refused_for_it():
@@ -112,66 +37,6 @@ def test_where_the_density_falls_before_means_pruned_to_the_same_density(scheme)
     assert falling.kernel_before == plain.kernel_before
     assert falling.target_before == plain.target_before
     assert falling.kernel_after != plain.kernel_after
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"batch_size": 98}, r"batch_size 98 does not fit 60 images \(60 of 120 are held out\): choose at most 60"),
-        ({"start_density": 0.5, "mask_every": 10}, r"refreshed for the last time at step 0 of 16"),
-        ({"densities": ()}, "at least one density"),
-        ({"densities": (0.1, 0.1)}, "each student once"),
-        ({"densities": (1.5,)}, r"not in \(0, 1\]"),
-        ({"schemes": ("layer",)}, "Did you mean 'layerwise'"),
-        ({"seed": -1}, "seed is -1"),
-        ({"seed": 2**64}, "from 0 to 4294967295"),
-        ({"outputs": 4}, "cannot sample 4 of 3 outputs"),
-        ({"densities": (1e-4,)}, "would leave layer 'linear3'"),
-        ({"recipe": "nt"}, "no recipe 'nt'. Did you mean 'ntt'"),
-    ],
-)
-def test_what_cannot_be_searched_for_is_refused(change, says):
-    with pytest.raises(NttzooError, match=says):
-        transfer(**change)
-
-
-@pytest.mark.parametrize(
-    ("bad", "error", "says"),
-    [
-        (np.zeros((0, *SHAPE), np.float32), ShapeError, "n > 0"),
-        (np.full((120, *SHAPE), np.nan, np.float32), DataError, "NaN"),
-        (np.zeros((120, 5, 5, 1), np.float32), ShapeError, r"takes images of shape \[n, 4, 4, 1\]"),
-        (np.zeros((120, *SHAPE), np.uint8), ShapeError, "floating-point"),
-    ],
-)
-def test_images_that_do_not_fit_are_refused(bad, error, says):
-    with pytest.raises(error, match=says):
-        search.transfer(teacher(), bad, config(), progress=False)
-
-
-@pytest.mark.parametrize("seconds", [-1, float("nan")])
-def test_times_between_saved_states_that_make_no_sense_are_refused(seconds):
-    with pytest.raises(OptionError, match="save_every is"):
-        search.transfer(teacher(), images(), config(), save_every=seconds, progress=False)
-
-
-# Batches.
-
-
-@given(st.integers(2, 40), st.data())
-def test_a_batch_holds_different_images(count, draw):
-    size = draw.draw(st.integers(1, count))
-    chosen = np.asarray(draw_batch(jax.random.key(draw.draw(st.integers(0, 99))), count, size))
-    assert len(set(chosen.tolist())) == size
-    assert chosen.min() >= 0
-    assert chosen.max() < count
-
-
-def test_every_ordered_choice_is_equally_likely():
-    draws = jax.vmap(lambda key: draw_batch(key, 5, 2))(jax.random.split(jax.random.key(0), 20_000))
-    _, counts = np.unique(np.asarray(draws), axis=0, return_counts=True)
-    assert len(counts) == 20
-    assert np.abs(counts - 1000).max() < 5 * np.sqrt(1000)
 
 
 # The search.
@@ -330,146 +195,6 @@ def test_a_loss_that_breaks_names_step_and_term_and_keeps_the_last_good_state(tm
     assert saved == 1, "the first step makes huge weights, the second shows it"
 
 
-# Going on.
-
-
-def finished(folder, **change):
-    journal = search.Journal(folder)
-    try:
-        return search.transfer(teacher(), images(), config(**change), journal=journal, progress=False)
-    finally:
-        journal.close()
-
-
-SEVERAL = {"densities": (0.2, 0.3), "schemes": ("layerwise", "global"), "outputs": 2, "start_density": 0.5}
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """A search that was not interrupted, and its folder."""
-    folder = tmp_path_factory.mktemp("whole")
-    return finished(folder, **SEVERAL), folder
-
-
-@pytest.mark.parametrize("stop", [3, 7])
-def test_an_interrupted_run_ends_bit_for_bit_like_a_whole_one(tmp_path, monkeypatch, whole, stop):
-    whole, folder = whole
-    calls = iter(range(10**6))
-    monkeypatch.setattr(loop, "agreed", lambda asked, chunk, save: (next(calls) == stop, 1, save))
-    with pytest.raises(search.Interrupted, match="the same command resumes"):
-        finished(tmp_path / "cut", **SEVERAL)
-    monkeypatch.undo()
-    again = finished(tmp_path / "cut", **SEVERAL)
-    for one, other in zip(whole.students, again.students, strict=True):
-        for path, (kernel, mask) in weights(one).items():
-            np.testing.assert_array_equal(kernel, weights(other)[path][0])
-            np.testing.assert_array_equal(mask, weights(other)[path][1])
-        assert one.kernel_after == other.kernel_after
-    metrics = [(place / "metrics.jsonl").read_text() for place in (folder, tmp_path / "cut")]
-    assert metrics[0] == metrics[1]
-    assert [json.loads(line) for line in metrics[0].splitlines()] == whole.reports
-
-
-def test_reports_after_the_last_state_are_forgotten(tmp_path):
-    finished(tmp_path / "run")
-    path = tmp_path / "run" / "metrics.jsonl"
-    whole = path.read_text()
-    # As a kill in the middle of a line leaves it, here after an inner brace.
-    path.write_text(whole + '{"step": 99, "students": {}}\n{"step": 1, "students": {"a": {}')
-    finished(tmp_path / "run")
-    assert path.read_text() == whole
-
-
-def claim(folder, description, **options):
-    journal = search.Journal(folder, **options)
-    journal.claim(description)
-    journal.close()
-
-
-def test_a_folder_belongs_to_one_config(tmp_path):
-    claim(tmp_path / "run", {"seed": 0, "recipe": {"epochs": 2}})
-    with pytest.raises(RunError, match=r"belongs to another run:\n  recipe.epochs: 2 there, 3 now\nChoose"):
-        claim(tmp_path / "run", {"seed": 0, "recipe": {"epochs": 3}})
-    claim(tmp_path / "run", {"seed": 1}, fresh=True)
-    assert json.loads((tmp_path / "run" / "config.json").read_text()) == {"seed": 1}
-
-
-def test_a_folder_is_one_process_at_a_time(tmp_path):
-    journal = search.Journal(tmp_path / "run")
-    journal.claim({"seed": 0})
-    for fresh in (False, True):
-        with pytest.raises(RunError, match="another process is using"):
-            claim(tmp_path / "run", {"seed": 0}, fresh=fresh)
-    journal.close()
-    claim(tmp_path / "run", {"seed": 0})
-
-
-def test_a_fresh_start_that_is_killed_leaves_no_run_that_looks_finished(tmp_path, monkeypatch):
-    claim(tmp_path, {"seed": 0})
-    (tmp_path / "students").mkdir()
-    (tmp_path / "summary.json").write_text("{}")
-
-    def killed(folder):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("shutil.rmtree", killed)
-    with pytest.raises(KeyboardInterrupt):
-        claim(tmp_path, {"seed": 0}, fresh=True)
-    assert not (tmp_path / "summary.json").exists()
-    assert (tmp_path / "config.json").exists()
-
-
-def test_a_transfer_does_not_go_on_with_another_recipe(tmp_path):
-    finished(tmp_path / "run")
-    with pytest.raises(RunError, match=r"recipe.learning_rate: 0.002 there, 0.001 now"):
-        finished(tmp_path / "run", learning_rate=1e-3)
-
-
-def test_a_folder_with_other_things_is_left_alone(tmp_path):
-    (tmp_path / "thesis.tex").write_text("years of work")
-    for fresh in (False, True):
-        with pytest.raises(RunError, match="not empty and not the folder of a run"):
-            claim(tmp_path, {"seed": 1}, fresh=fresh)
-    assert (tmp_path / "thesis.tex").exists()
-
-
-def test_going_on_with_other_devices_or_other_code_is_said(tmp_path):
-    def resume():
-        journal = search.Journal(tmp_path)
-        search.transfer(teacher(), images(), config(mask_every=100), journal=journal, progress=False)
-        journal.close()
-
-    resume()
-    resume()
-    (path,) = (tmp_path / "checkpoints").glob("*/reports.jsonl")
-    lines = path.read_text()
-    assert '"devices": 1' in lines
-    path.write_text(lines.replace('"devices": 1', '"devices": 8'))
-    files.seal(path.parent)
-    with pytest.warns(UserWarning, match="had 8 device.* continues with 1"):
-        resume()
-    path.write_text(re.sub('"code": "[^"]*"', '"code": "0123456789ab"', lines))
-    files.seal(path.parent)
-    with pytest.warns(UserWarning, match=r"another version of nttzoo's code \(0123456789ab, now "):
-        resume()
-
-
-def test_what_a_kill_leaves_of_the_first_file_does_not_lock_the_folder(tmp_path):
-    (tmp_path / ".config.json.part").write_text("{")
-    claim(tmp_path, {"seed": 1})
-
-
-def test_a_report_that_cannot_be_written_is_explained(tmp_path, monkeypatch):
-    def full(self, mode="r", *args, **kwargs):
-        raise OSError(28, "No space left on device")
-
-    journal = search.Journal(tmp_path / "run")
-    journal.claim({})
-    monkeypatch.setattr("pathlib.Path.open", full)
-    with pytest.raises(RunError, match=r"cannot write in .*No space left on device.*Saved states are intact"):
-        journal.report({"step": 1})
-
-
 def test_a_sparse_teacher_is_refused():
     sparse = teacher()
     sparse.linear1.mask[...] = sparse.linear1.mask[...].at[0].set(False)
@@ -480,12 +205,6 @@ def test_a_sparse_teacher_is_refused():
 def test_reports_say_the_density_of_the_mask_that_was_measured():
     plan = Plan(RECIPE.change(mask_every=4), 100, 0, 14)
     assert [plan.mask_before(step) for step in (0, 1, 4, 5, 8, 9, 12, 14)] == [0, 0, 0, 4, 4, 8, 8, 8]
-
-
-def test_a_disk_without_room_is_noticed_before_the_work(tmp_path, monkeypatch):
-    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 10})())
-    with pytest.raises(RunError, match=r"has space for 0 MiB"):
-        finished(tmp_path / "run")
 
 
 def test_a_layer_without_room_for_one_weight_is_refused_before_the_search(tmp_path):

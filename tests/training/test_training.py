@@ -5,56 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from blobs import SHAPE, Small, arrays, blobs, config, same, small
 from flax import nnx
 
 from nttzoo import nn, training
 from nttzoo.architectures import create
-from nttzoo.data import from_arrays
-from nttzoo.errors import OptionError, ShapeError, TrainingError, UnknownName
+from nttzoo.errors import TrainingError
 from nttzoo.sparsity.pruning import prune
-from nttzoo.training import TrainConfig, accuracy, fit, jax_steps
+from nttzoo.training import accuracy, fit, jax_steps
 from nttzoo.training.history import SERIES
-
-SHAPE = (4, 4, 1)
-
-
-def blobs(train=40, test=10, shape=SHAPE, seed=0):
-    """Three classes of images, each bright in a place of its own."""
-    rng = np.random.default_rng(seed)
-    centers = rng.normal(size=(3, *shape))
-
-    def part(n):
-        labels = np.arange(n) % 3
-        return centers[labels] + 0.3 * rng.normal(size=(n, *shape)), labels
-
-    return from_arrays(*part(train), *part(test), name="blobs")
-
-
-class Small(nnx.Module):
-    def __init__(self, rngs):
-        self.first = nn.Linear(16, 8, rngs=rngs)
-        self.second = nn.Linear(8, 3, rngs=rngs)
-
-    def __call__(self, images):
-        return self.second(jax.nn.relu(self.first(images.reshape(len(images), -1))))
-
-
-def small(seed=0):
-    return Small(nnx.Rngs(seed))
-
-
-def config(**options):
-    return TrainConfig(**{"epochs": 3, "batch_size": 8, "learning_rate": 0.01, "progress": False} | options)
-
-
-def arrays(model):
-    return jax.tree.map(np.array, nnx.to_pure_dict(nnx.state(model, (nnx.Param, nn.Mask))))
-
-
-def same(a, b):
-    return all(
-        np.array_equal(x, y) for x, y in zip(jax.tree.leaves(arrays(a)), jax.tree.leaves(arrays(b)), strict=True)
-    )
 
 
 def standardized(data):
@@ -236,52 +195,6 @@ def test_an_optimizer_and_a_loss_of_ones_own():
     np.testing.assert_allclose(history.train_loss, [away_from_target(small()(x), y).mean()], rtol=1e-5)
 
 
-def test_images_of_another_shape_or_too_many_classes_are_refused():
-    model = create("lenet300", num_classes=2, input_shape=(4, 5, 1), rngs=0)
-    with pytest.raises(ShapeError, match=r"\(4, 5, 1\).*\(4, 4, 1\).*input_shape=\(4, 4, 1\)"):
-        fit(model, blobs(), config())
-    model = create("lenet300", num_classes=2, input_shape=SHAPE, rngs=0)
-    with pytest.raises(ShapeError, match=r"2 outputs.*num_classes=3"):
-        fit(model, blobs(), config())
-    with pytest.raises(ShapeError):
-        accuracy(model, blobs())
-
-
-@pytest.mark.parametrize("size", [0, 37, 1000])
-def test_a_batch_size_that_does_not_fit_is_refused_before_any_work(size):
-    model = small()
-    with pytest.raises(OptionError, match=r"choose 1 to 36"):
-        fit(model, blobs(40), config(batch_size=size, validation=0.1))
-    assert same(model, small())
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"epochs": -1},
-        {"learning_rate": 0},
-        {"learning_rate": -1},
-        {"learning_rate": float("nan")},
-        {"validation": 1},
-        {"validation": -0.1},
-        {"seed": -1},
-        {"seed": 2**32},
-        {"seed": 1.5},
-    ],
-)
-def test_options_out_of_range_are_refused(options):
-    with pytest.raises(OptionError, match=next(iter(options))):
-        TrainConfig(**options)
-
-
-@pytest.mark.parametrize(
-    ("options", "hint"), [({"optimizer": "adm"}, "'adam'"), ({"loss": "cross_entrpy"}, "'cross_entropy'")]
-)
-def test_unknown_names_list_the_near_misses(options, hint):
-    with pytest.raises(UnknownName, match=f"Did you mean {hint}"):
-        fit(small(), blobs(), config(**options))
-
-
 def test_conv4_trains_with_dropout_and_keeps_its_mode():
     data = blobs(8, 4, shape=(16, 16, 1))
     model = create("conv4", num_classes=3, input_shape=(16, 16, 1), rngs=0)
@@ -322,12 +235,6 @@ def test_accuracy_counts_hits_whatever_the_batches(monkeypatch):
     assert accuracy(model, data) == pytest.approx(expected)
     x, y = standardized(data)
     assert accuracy(model, data, data.train) == pytest.approx(float((model(x).argmax(1) == y).mean()))
-
-
-def test_the_defaults_are_the_papers():
-    defaults = TrainConfig()
-    assert (defaults.epochs, defaults.batch_size, defaults.learning_rate, defaults.validation) == (50, 64, 1e-3, 0.1)
-    assert (defaults.optimizer, defaults.loss) == ("adam", "cross_entropy")
 
 
 def test_without_dropout_a_network_trains_as_if_it_had_none():
