@@ -38,20 +38,20 @@ Model = nnx.Module | str | Path
 
 @dataclass(frozen=True)
 class ExportedC:
-    """A C file and its header; what the network needs of a device."""
+    """A C file, its header, and the memory that the network needs."""
 
     code: Path
     header: Path
-    name: str  # with which all symbols start
+    name: str  # prefix of all symbols
     arena_bytes: int
     table_bytes: int
-    requested: str  # the name before it was made an identifier
-    difference: float | None  # max |difference| / max |output| from JAX or ONNX Runtime, if it could be tried out
-    untried: str  # why it could not
+    requested: str  # the name before its conversion to a C identifier
+    difference: float | None  # max |difference| / max |output| from JAX or ONNX Runtime; None if the C was not run
+    unverified: str  # why the C was not run
 
     def __str__(self) -> str:
         changed = f" ({self.requested!r} is not a C identifier)" if self.requested != self.name else ""
-        checked = f"not tried out: {self.untried}"
+        checked = f"not verified: {self.unverified}"
         if self.difference is not None:
             checked = f"compiled, its outputs differ from the model's by at most {self.difference:.1e} of the largest"
         return (
@@ -75,10 +75,10 @@ def export_c(
     Args:
       model: an NNX model, the name of a published network, the Path of a folder with a network, or the Path of an
         ONNX file.
-      path: of the file, ending in .c; the header is written next to it.
+      path: path of the C file, ending in .c; the header is written next to it.
       weights: "trained" or "init", where `model` is a name or a folder.
       name: prefix of all symbols (default: the file's name), converted to a C identifier if necessary.
-      input_shape: of one input without the batch axis, if the model does not record it.
+      input_shape: shape of one input without the batch axis, for models that do not record it.
 
     Returns:
       The files, their memory requirements, and the largest difference from the model's outputs.
@@ -100,7 +100,7 @@ def export_c(
     requested = name or target.stem
     proto, oracle = _graph(model, weights, input_shape)
     source, shape = source_of(proto, requested)
-    difference, untried = _try_out(source, shape, oracle)
+    difference, unverified = _verify(source, shape, oracle)
     header = target.with_name(f"{source.name}.h")
     for place, text in ((header, source.header), (target, source.code)):
         part = place.with_name(f".{place.name}.part")
@@ -110,13 +110,15 @@ def export_c(
         except OSError as error:
             part.unlink(missing_ok=True)
             raise ExportError(f"cannot write {place}: {error}.") from error
-    return ExportedC(target, header, source.name, 4 * source.arena, source.table_bytes, requested, difference, untried)
+    return ExportedC(
+        target, header, source.name, 4 * source.arena, source.table_bytes, requested, difference, unverified
+    )
 
 
-def _try_out(source: Source, shape: tuple[int, ...], oracle: export.Oracle) -> tuple[float | None, str]:
-    """How far the compiled source's outputs are from the oracle's; or None, and why it could not be tried out here.
+def _verify(source: Source, shape: tuple[int, ...], oracle: export.Oracle) -> tuple[float | None, str]:
+    """Compares the compiled source with the oracle: (relative difference, ""), or (None, why it was not run).
 
-    There may be no compiler, or one for another machine: the C may still be right where it is wanted.
+    A missing compiler, or one for another target, is not an error: the C may be meant for another machine.
     """
     with tempfile.TemporaryDirectory() as cache:
         try:
@@ -144,9 +146,9 @@ def compile(
     A new library is compared once with JAX or, for an ONNX file, with ONNX Runtime if that is installed.
 
     Args:
-      model: an NNX model, the name of a published network, the Path of a search, or the Path of an ONNX
+      model: an NNX model, the name of a published network, the Path of a folder with a network, or the Path of an ONNX
         file.
-      threads: how many threads share the examples of a batch (default: all cores that the process may use).
+      threads: number of threads that share the examples of a batch (default: all cores that the process may use).
       weights: "trained" (the default) or "init", for a published network or a folder.
       input_shape: of one example, for models that do not record it.
 
@@ -186,7 +188,7 @@ def described_source(
     weights: zoo.Weights = "trained",
     input_shape: tuple[int, ...] | None = None,
 ) -> tuple[Source, tuple[int, ...], InputSpec | None]:
-    """(C source, shape of one input, what inputs need, if that is known)."""
+    """(C source, shape of one input, the input spec or None)."""
     proto, _ = _graph(model, weights, input_shape)
     source, shape = source_of(proto, name)
     return source, shape, _input_spec(proto, shape)
@@ -209,13 +211,13 @@ def source_of(
 
 
 def _metadata(proto: onnx.ModelProto) -> dict[str, str]:
-    """The metadata that our own export writes; other exporters may use the same keys for something else."""
+    """The metadata that `export_onnx` writes; other exporters may use the same keys for something else."""
     ours = proto.producer_name == "nttzoo"
     return {entry.key: entry.value for entry in proto.metadata_props if ours}
 
 
 def _input_spec(proto: onnx.ModelProto, shape: tuple[int, ...]) -> InputSpec | None:
-    """What the network's inputs need, if the file says so and images have their channels last."""
+    """The input spec in a file's metadata, if there is one and images have their channels last."""
     about = _metadata(proto)
     if about.get("layout") != "NHWC" or not {"mean", "std", "classes"} <= about.keys():
         return None
@@ -224,7 +226,7 @@ def _input_spec(proto: onnx.ModelProto, shape: tuple[int, ...]) -> InputSpec | N
 
 
 def _numbers_and_names(about: dict[str, str]) -> dict[str, Any]:
-    """Mean, std and classes as a file of ours has them."""
+    """Mean, std and class names in the metadata of a file from `export_onnx`."""
     known: dict[str, Any] = {}
     for key, kind in (("mean", float | int), ("std", float | int), ("classes", str)):
         if key not in about:
@@ -255,7 +257,7 @@ def _graph(
     """A network's ONNX graph, and an independent implementation: ONNX Runtime for a file, JAX for a model."""
     check_choice("weights", weights, ("init", "trained"))
     if isinstance(model, str) and weights == "trained":
-        model = zoo.onnx_file(model)  # what was published, and was checked then
+        model = zoo.onnx_file(model)  # checked when it was published
     if isinstance(model, Path) and model.suffix == ".onnx":
         proto = loading.load(model)
         return proto, partial(selfcheck.outputs_of_graph, frontend.prepared(proto))

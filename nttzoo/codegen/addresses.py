@@ -14,14 +14,14 @@ from nttzoo.codegen.plan import (
 
 TILE_FROM_BYTES = 128 * 1024
 TILE_FROM_WORK = 16
-TILE = 50  # floats: with the rest of a row about four of the widest vectors
+TILE = 50  # floats; with the rest of a row, about four of the widest vectors
 
 
 def tile_rows(size: Pair, row: int, input_floats: int, work: float, pooling: Pooling | None) -> int:
-    """How many rows of all output planes to make at a time.
+    """How many rows of all output planes to compute at a time.
 
-    All, unless the input is far larger than the nearest cache and each of its floats is read often (`work`: weights of
-    an output plane): Conv-4's second layer gains a quarter at 5 %, but loses as much at 1 %.
+    All, unless the input is far larger than the L1 cache and each float is read often (`work`: weights of an output
+    plane): Conv-4's second layer gains a quarter at 5 %, but loses as much at 1 %.
     """
     height, width = size
     pooled = pooling is not None
@@ -40,7 +40,7 @@ def pooling_of(op: Pool, size: Pair, row: int, out: tuple[int, ...]) -> Pooling:
 
 
 def plane_addresses(channels: int, kept: np.ndarray, stride: int, row: int, size: Pair) -> np.ndarray:
-    """Addresses [c, h, w] of planes of which only some are kept, one behind the other."""
+    """Addresses [c, h, w] of contiguous planes, of which only some are kept."""
     address = np.full((channels, *size), -1)
     plane = np.arange(size[0])[:, None] * row + np.arange(size[1])
     address[kept] = np.arange(len(kept))[:, None, None] * stride + plane
@@ -48,7 +48,7 @@ def plane_addresses(channels: int, kept: np.ndarray, stride: int, row: int, size
 
 
 def row_length(address: np.ndarray) -> int | None:
-    """How far apart the rows of all kept planes are, if their columns are neighbors; else None."""
+    """The distance between rows in all kept planes if their columns are contiguous; otherwise None."""
     planes = address[(address >= 0).all((1, 2))]
     if not len(planes) or (address >= 0).any((1, 2)).sum() != len(planes):
         return None

@@ -1,7 +1,7 @@
-"""Batches: many examples side by side, so that each weight is read once for all of them.
+"""Batches in blocks of examples, so that each weight is read once per block.
 
-An element of a block is that of all its examples, one behind the other. The same steps with the same tables then make
-all of them: each address is that of the network for one example, times the number of examples.
+A block stores each element of all its examples contiguously. The same steps and tables then serve the whole block: an
+address is that of the network for one example, times the number of examples.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from nttzoo.codegen.plan import (
 )
 from nttzoo.codegen.writer import Lines, Writer
 
-FEWEST = {kernels.LARGEST_BLOCK: 8, 16: 12}  # by examples of a block; a smaller rest is done one by one
+FEWEST = {kernels.LARGEST_BLOCK: 8, 16: 12}  # by block size; a smaller remainder runs one by one
 CACHE_BYTES = 512 * 1024
-LIMIT_BYTES = 16 * 2**20  # a network that needs more for the smallest block takes one example at a time
+LIMIT_BYTES = 16 * 2**20  # a network whose smallest block needs more runs one example at a time
 
 
 def possible(plan: Plan, inputs: int) -> bool:
-    """Whether all steps can be made for a block that is not too large."""
+    """Whether all steps support blocks and the smallest block fits."""
     *steps, last = plan.steps
     small = 4 * min(FEWEST) * (plan.arena + inputs) <= LIMIT_BYTES
     known = not any(isinstance(step, MatmulStep) for step in steps) and isinstance(last, ElementwiseStep)
@@ -37,7 +37,7 @@ def possible(plan: Plan, inputs: int) -> bool:
 
 
 def size(plan: Plan, inputs: int) -> int:
-    """How many examples a block has: as many as keep its arena in a second-level cache."""
+    """Examples per block: as many as keep its arena in the L2 cache."""
     largest, smallest = FEWEST
     return largest if 4 * largest * (plan.arena + inputs) <= CACHE_BYTES else smallest
 
@@ -57,7 +57,7 @@ class BlockWriter(Writer):
         return "block" if buffer == INPUT else super().place(buffer)
 
     def sparse_conv(self, step: SparseConvStep, name: str) -> tuple[Lines, Lines]:
-        # A row of all planes at a time, or two to pool: the rows of the inputs stay in the cache meanwhile.
+        # One row of all planes at a time, or two if they are pooled, so that the input rows stay in the cache.
         if step.pooling is None or step.pooling.is_2x2:
             step = replace(step, tile=2 if step.pooling else 1)
         return super().sparse_conv(step, name)
@@ -80,7 +80,7 @@ class BlockWriter(Writer):
             f"const int count = {inputs};",
             "int unit, k;",
         ]
-        # The table has an input's weights side by side, the kernel wants a unit's.
+        # The table is contiguous for each input; the kernel reads the weights of one unit.
         fetch = [f"for (k = 0; k < count; k++) weight[k] = {name}_weight[(long)k * {units} + unit];"]
         return [], self._linear(step, name, units, "32", before, fetch, [])
 
@@ -89,7 +89,7 @@ class BlockWriter(Writer):
     ) -> Lines:
         to, unit = f"out + (long)unit * {self.unit}", self.unit
         total = f"sum_planes_{bits}(in, {to}, place, {unit}, weight, count, {name}_bias[unit], {unit});"
-        if unit == min(FEWEST):  # a vector or two: too little for the kernel of planes
+        if unit == min(FEWEST):  # one or two vectors: too few for the plane kernel
             total = f"sum_block_{bits}(in, {to}, place, {unit}, weight, count, {name}_bias[unit]);"
         self.kernels.add(f"sum{bits}" if unit > min(FEWEST) else f"sum_block{bits}")
         return [
@@ -104,19 +104,19 @@ class BlockWriter(Writer):
 
 
 def emit(plan: Plan, writer: Writer, inputs: int, outputs: int) -> tuple[Lines, Lines]:
-    """(tables and functions, the lines of `run_batch` that take a block of examples at a time)."""
+    """(tables and functions, the lines of `run_batch` that process one block at a time)."""
     *steps, last = plan.steps
     assert isinstance(last, ElementwiseStep)
     blocks = BlockWriter(plan, inputs)
     unit = blocks.unit
-    written = [blocks.written(step)[1] for step in steps]  # the tables are there already
+    written = [blocks.written(step)[1] for step in steps]  # the tables exist already
     texts = [kernels.TEXTS[key] for key in kernels.TEXTS if key in blocks.kernels - writer.kernels]
     writer.uses_math |= blocks.uses_math
     first = [step for step in steps if INPUT in step.reads]
     linear = all(isinstance(step, SparseLinearStep | DenseLinearStep) for step in first)
     tables: Lines = []
     loads, at = inputs, "k"
-    if linear:  # they may read a few inputs only
+    if linear:  # they may read only a few inputs
         used = np.unique(np.concatenate([np.zeros(0, int), *map(_places, first)]))
         tables.append(writer.table("block_used", used, "uint32_t"))
         loads, at = len(used), "(long)block_used[k]"
@@ -149,12 +149,12 @@ def emit(plan: Plan, writer: Writer, inputs: int, outputs: int) -> tuple[Lines, 
 
 
 def _with_vectors(lines: Lines) -> Lines:
-    """Lines for machines with vectors, but for WebAssembly: LeNet-5's module would be a third larger."""
+    """Lines for targets with vector units except WebAssembly, where LeNet-5's module would be a third larger."""
     return ["#if LANES > 1 && !defined(__wasm__)", *lines, "#endif"]
 
 
 def arena(plan: Plan, inputs: int) -> int:
-    """Floats that a block needs: the arena of one example, and its inputs, as many times as it has examples."""
+    """Floats that a block needs: the arena and the inputs of one example, times the number of examples."""
     return (plan.arena + inputs) * size(plan, inputs)
 
 

@@ -30,7 +30,7 @@ THREADS_FROM = 2_000_000  # multiply-adds
 
 
 def usable_cores() -> int:
-    """How many cores this process may run on: batch systems and containers often allow fewer than there are."""
+    """The number of cores this process may use: batch systems and containers often allow fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -62,7 +62,7 @@ class Compiled:
         self._run = getattr(ctypes.CDLL(str(library)), f"{source.name}_run_batch")
         self._run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
         self._run.restype = None
-        self._arenas: list[np.ndarray] = []  # those that no call is using
+        self._arenas: list[np.ndarray] = []  # those not in use by a call
 
     def __repr__(self) -> str:
         shape, classes = ", ".join(map(str, self.input_shape)), self.input_spec.classes if self.input_spec else ()
@@ -83,7 +83,7 @@ class Compiled:
             )
         inputs = np.ascontiguousarray(inputs, np.float32)
         outputs = np.empty((len(inputs), self.source.outputs), np.float32)
-        # Handing work to threads takes tens of microseconds.
+        # Dispatching work to threads takes tens of microseconds.
         if self._pool is None or len(inputs) < 2 or len(inputs) * self.source.work < THREADS_FROM:
             self._some(inputs, outputs, 0, len(inputs))
             return outputs
@@ -112,7 +112,7 @@ class Compiled:
         return [self.input_spec.classes[i] for i in self(images).argmax(-1)]
 
     def _some(self, inputs: np.ndarray, outputs: np.ndarray, begin: int, end: int) -> None:
-        # Calls may come from several threads at once: each takes an arena that is free.
+        # Several threads may call at once: each takes a free arena.
         try:
             arena = self._arenas.pop()
         except IndexError:
@@ -124,14 +124,14 @@ class Compiled:
 
 
 def aligned(size: int) -> np.ndarray:
-    """Floats that start at a cache line: vectors that lie across two take twice as long."""
+    """Floats aligned to a cache line: loads that cross two lines take twice as long."""
     memory = np.zeros(size + 16, np.float32)
     skip = -memory.ctypes.data % 64 // 4
     return memory[skip : skip + size]
 
 
 def find_compiler() -> list[str]:
-    """$CC (which may bring options), cc, gcc or clang: whichever is there."""
+    """The first of $CC (which may include options), cc, gcc and clang that is installed."""
     for command in (shlex.split(os.environ.get("CC", "")), ["cc"], ["gcc"], ["clang"]):
         if command and shutil.which(command[0]):
             return command
@@ -146,16 +146,16 @@ def build(
     cache: Path | None = None,
     input_spec: InputSpec | None = None,
 ) -> Compiled:
-    """Compiles a source, once, and loads it."""
+    """Compiles a source, unless it is cached, and loads it."""
     texts = {f"{source.name}.c": source.code, f"{source.name}.h": source.header}
     library = shared_library(source.name, texts, FLAGS, cache)
     return Compiled(library, source, input_shape, threads, input_spec)
 
 
 def shared_library(name: str, texts: dict[str, str], flags: tuple[str, ...], cache: Path | None = None) -> Path:
-    """Compiles {file name: text}, once: the library is kept under the hash of the texts, the compiler and the flags.
+    """Compiles {file name: text} to a library, cached by the hash of the texts, the compiler and the flags.
 
-    The first file is the one to compile; the others are what it includes.
+    The first file is compiled; the others are what it includes.
     """
     compiler = find_compiler()
     key = hashlib.sha256("\0".join([*texts.values(), machine_macros(), *flags]).encode()).hexdigest()
@@ -167,12 +167,12 @@ def shared_library(name: str, texts: dict[str, str], flags: tuple[str, ...], cac
 
 
 def cache_folder() -> Path:
-    """Where compiled libraries are kept."""
+    """The cache folder of compiled libraries."""
     return Path(platformdirs.user_cache_dir("nttzoo")) / "libraries"
 
 
 def machine_macros() -> str:
-    """What the compiler defines: its version, and what it takes "native" to mean on this machine."""
+    """The compiler's predefined macros: its version, and what "native" means on this machine."""
     return _macros(tuple(find_compiler()))
 
 
@@ -183,13 +183,13 @@ def _macros(compiler: tuple[str, ...]) -> str:
 
 
 def _library_name(stem: str, library: Path) -> str:
-    """The name of a library says what it holds: loading half of one would end the process."""
+    """A library's file name, with a hash of its content: loading a truncated one would crash the process."""
     content = files.read_bytes(library, limit=LIBRARY_LIMIT)
     return f"{stem}-{hashlib.sha256(content).hexdigest()[:32]}.so"
 
 
 def _make(texts: dict[str, str], compiler: list[str], flags: tuple[str, ...], folder: Path, stem: str) -> Path:
-    """Compiles texts to a library, which is there whole or not at all."""
+    """Compiles texts to a library, whose file appears atomically."""
     try:
         with tempfile.TemporaryDirectory(dir=folder) as work:
             for file, text in texts.items():

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Choices:
     """All are on by default (results/bench_codegen.json); turning one off serves to measure its effect."""
 
-    fuse: bool = True  # functions and pooling are done by the layer before them, plane by plane
-    trim: bool = True  # units that reach no output, or that no input reaches, are not computed
-    tile: bool = True  # large convolutions make a few rows of all planes at a time
-    block: bool = True  # batches are done many examples side by side
+    fuse: bool = True  # apply functions and pooling within the layer before them, plane by plane
+    trim: bool = True  # skip units that reach no output, or that no input reaches
+    tile: bool = True  # large convolutions compute a few rows of all planes at a time
+    block: bool = True  # batches run in blocks of examples

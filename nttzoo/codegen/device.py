@@ -1,7 +1,7 @@
 """The generated C on a microcontroller: built for a bare-metal Cortex-M4 and run in QEMU.
 
-QEMU runs the same instructions as a real board, but does not model its timing. The program holds a few images, prints
-the network's outputs as the bits of floats, and stops.
+QEMU runs the same instructions as a real board, but does not model its timing. The program contains a few images,
+prints the network's outputs as raw float bits, and exits.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ static const float images[@COUNT@][@UPPER@_INPUTS] = {
 static float arena[@UPPER@_ARENA];
 @MEMORY@
 
-/* A word to the emulator, as a debugger on a real board would hear it. */
-static int tell(int what, const void *about) {
+/* A semihosting call: handled by the emulator here, by a debugger on a real board. */
+static int semihost(int what, const void *about) {
     register int r0 __asm__("r0") = what;
     register const void *r1 __asm__("r1") = about;
     __asm__ volatile("bkpt 0xAB" : "+r"(r0) : "r"(r1) : "memory");
@@ -64,19 +64,19 @@ static void print_bits(float value) {
     for (i = 0; i < 8; i++) text[i] = "0123456789abcdef"[(bits.u >> (28 - 4 * i)) & 15];
     text[8] = ' ';
     text[9] = 0;
-    tell(4, text);
+    semihost(4, text);
 }
 
-/* A function of its own: `start` must not touch the floating-point unit before it is on. */
+/* Not inlined: `start` must not use the floating-point unit before it is enabled. */
 __attribute__((noinline)) static void work(void) {
     int i, k;
 @BODY@}
 
 void start(void) {
-    *(volatile uint32_t *)0xE000ED88 |= 0xFu << 20; /* the floating-point unit on */
+    *(volatile uint32_t *)0xE000ED88 |= 0xFu << 20; /* enable the floating-point unit */
     __asm__ volatile("dsb\\n isb");
     work();
-    tell(0x18, (const void *)0x20026);
+    semihost(0x18, (const void *)0x20026);
     for (;;) { }
 }
 
@@ -88,7 +88,7 @@ ANSWER = """\
     for (i = 0; i < @COUNT@; i++) {
         @NAME@_run(images[i], output, arena);
         for (k = 0; k < @UPPER@_OUTPUTS; k++) print_bits(output[k]);
-        tell(4, "\\n");
+        semihost(4, "\\n");
     }
 """
 
@@ -120,7 +120,7 @@ class OnDevice:
 def check(name: str, *, images: int, dataset: data.Dataset | None = None) -> dict[str, Any]:
     """Runs a network on the device and compares with JAX; returns figures for JSON, raises if the outputs differ.
 
-    `name`: of a published network, or the folder of a trained student. `dataset`: whose test images to classify.
+    `name` is a published network, or the folder of a trained student; `dataset` provides the test images.
     """
     if not 1 <= images <= 1000:
         raise ExportError(f"images is {images}; it must be the number of images to classify, 1 to 1000.")
@@ -162,7 +162,7 @@ def check(name: str, *, images: int, dataset: data.Dataset | None = None) -> dic
 
 
 def missing_tools() -> list[str]:
-    """The programs that are needed and not installed."""
+    """The required programs that are not installed."""
     return [tool for tool in TOOLS if not shutil.which(tool)]
 
 
@@ -190,7 +190,7 @@ def train(
 
 
 def _emulate(source: Source, program: str) -> tuple[str, int]:
-    """(what a program around a network prints on the emulated board, bytes of the network's code and tables)."""
+    """(the program's output on the emulated board, bytes of the network's code and tables)."""
     if missing := missing_tools():
         raise ExportError(
             f"{', '.join(missing)} not found. On Debian: apt install gcc-arm-none-eabi libnewlib-arm-none-eabi "
@@ -211,7 +211,7 @@ def _emulate(source: Source, program: str) -> tuple[str, int]:
 
 
 def _main(source: Source, inputs: np.ndarray, body: str, memory: str) -> str:
-    """The program around a network: what it does with its images, and the memory that it needs for that."""
+    """The program around a network: `body` is what it does with its images, `memory` the variables that this needs."""
     rows = [", ".join(f"{float(value):.9e}f" for value in image.ravel()) for image in inputs]
     parts = {"@NAME@": source.name, "@UPPER@": source.name.upper(), "@COUNT@": str(len(inputs))}
     text = (
@@ -225,7 +225,7 @@ def _main(source: Source, inputs: np.ndarray, body: str, memory: str) -> str:
 
 
 def _do(command: list[str], folder: Path) -> str:
-    """Runs a program in a folder; what it printed (QEMU prints what the board says on stderr)."""
+    """Runs a command in a folder and returns its output (QEMU prints the board's output to stderr)."""
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
     except subprocess.TimeoutExpired as error:

@@ -18,7 +18,7 @@ DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
 def read(model: onnx.ModelProto, *, training: bool = False) -> Program:
     """The program of a graph with one floating-point input and output, whose first axis is the batch.
 
-    For training, dropout stays; else it is nothing.
+    With `training`, dropout is kept; otherwise it is the identity.
     """
     model = prepared(model)
     constants = graph.constants(model.graph)
@@ -48,7 +48,7 @@ def read(model: onnx.ModelProto, *, training: bool = False) -> Program:
 
 
 def _read_node(reader: Reader, node: onnx.NodeProto) -> None:
-    """Reads a node; refuses attributes that ONNX accepts although they make no sense."""
+    """Reads a node; raises for attribute values that ONNX accepts although they have no meaning."""
     try:
         READERS[node.op_type](reader, node, graph.attributes(node))
     except ExportError:
@@ -60,7 +60,7 @@ def _read_node(reader: Reader, node: onnx.NodeProto) -> None:
 def prepared(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy with dense initializers, one float32 input [batch, ...] of fixed size, and one output.
 
-    Of several outputs the one with float32 numbers is taken: a classifier's probabilities, not its labels.
+    Among several outputs, the float32 one is used: a classifier's probabilities, not its labels.
     """
     _check_operators(model)
     model = _checked(model)
@@ -91,11 +91,11 @@ def prepared(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _check_operators(model: onnx.ModelProto) -> None:
-    """Raises if an operator's name may have another meaning than ONNX's own."""
+    """Raises if a name may refer to something other than ONNX's own operator."""
     versions = {used.version for used in model.opset_import if used.domain in ("", "ai.onnx")}
     newest = onnx.defs.onnx_opset_version()
     if len(versions) > 1 or not all(0 < version <= newest for version in versions):
-        raise ExportError(f"the graph should be of one opset, from 1 to {newest}; it is of {sorted(versions)}.")
+        raise ExportError(f"the graph must use one opset from 1 to  {newest}; it is of {sorted(versions)}.")
     for function in model.functions:
         if function.domain in DOMAINS:
             raise ExportError(f"the file has an operator {function.name!r} of its own in place of ONNX's.")
@@ -107,7 +107,7 @@ def _check_operators(model: onnx.ModelProto) -> None:
 
 
 def _numbers(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """The outputs of float32; for a map from labels to probabilities, the probabilities."""
+    """The float32 outputs; of a map from labels to probabilities, the probabilities."""
     float32 = onnx.TensorProto.FLOAT
     found = [value for value in model.graph.output if value.type.tensor_type.elem_type == float32]
     names = {value.name for value in model.graph.output}

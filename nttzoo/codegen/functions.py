@@ -1,4 +1,4 @@
-"""Elementwise functions: what each is in C and in NumPy, and whether it may be moved behind a maximum."""
+"""Elementwise functions in C and in NumPy, and whether they commute with a maximum."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Elementwise:
     numpy: Callable[..., np.ndarray]
     parameters: tuple[str, ...] = ()
     never_decreases: Callable[..., bool] = _no_parameters
-    uses_math: bool = True  # of <math.h>
+    uses_math: bool = True  # needs <math.h>
 
 
 def _never(*_: float) -> bool:
@@ -133,9 +133,20 @@ FUNCTIONS: dict[str, Elementwise] = {
     ),
 }
 
+# Functions of two numbers in C.
+BINARY = {
+    "add": "{0} + {1}",
+    "sub": "{0} - {1}",
+    "mul": "{0} * {1}",
+    "div": "{0} / {1}",
+    "max": "({0} > {1} ? {0} : {1})",
+    "min": "({0} < {1} ? {0} : {1})",
+    "pow": "powf({0}, {1})",
+}
+
 
 def apply(functions: list[Function], value: np.ndarray) -> np.ndarray:
-    """Elementwise functions on arrays; NaN stays NaN."""
+    """Applies elementwise functions to an array; NaN stays NaN."""
     with np.errstate(all="ignore"):
         for name, *parameters in functions:
             value = FUNCTIONS[name].numpy(value, *parameters)

@@ -15,12 +15,12 @@ Pair = tuple[int, int]
 
 @dataclass
 class Op:
-    """One operation: `name` is the ONNX node's; `output` is the value that it makes of its `inputs`."""
+    """One operation: `name` is the ONNX node's, `output` the value computed from `inputs`."""
 
     name: str
     inputs: list[str]
     output: str
-    after: list[Function] = field(default_factory=list, kw_only=True)  # applied to what it makes
+    after: list[Function] = field(default_factory=list, kw_only=True)  # applied to the result
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Conv(Op):
     pads: tuple[int, int, int, int]
     dilations: Pair
     groups: int
-    pool: Pool | None = None  # done on each plane as soon as it is made, before `after`
+    pool: Pool | None = None  # applied to each plane as soon as it is computed, before `after`
 
 
 @dataclass
@@ -113,7 +113,7 @@ class Dropout(Op):
 
 @dataclass
 class View(Op):
-    """Elements in another order or shape: `move` does to an array what the operation does to the value.
+    """Elements in another order or shape: `move` is the operation as a function of a NumPy array.
 
     Elements may be left out or used several times.
     """
@@ -135,7 +135,7 @@ class Program:
         return [op for op in self.ops if value in op.inputs]
 
     def maker(self, value: str) -> Op | None:
-        """The operation that makes a value; None for the source."""
+        """The operation that computes a value; None for the source."""
         return next((op for op in self.ops if op.output == value), None)
 
 
@@ -145,7 +145,7 @@ def conv_planes(op: Conv, shape: Shape) -> Pair:
 
 
 def sliding(size: Shape, window: Shape, strides: Pair, pads: tuple[int, int, int, int], dilations: Pair) -> Pair:
-    """How many places a window has along height and width."""
+    """The number of window positions along height and width."""
     places = [
         (size[axis] + pads[axis] + pads[axis + 2] - dilations[axis] * (window[axis] - 1) - 1) // strides[axis] + 1
         for axis in range(2)

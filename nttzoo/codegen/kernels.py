@@ -1,4 +1,4 @@
-"""The C text that all networks share: the header's frame and the kernels that walk the tables."""
+"""C code that all networks share: vector types, and the kernels that read the tables."""
 
 from __future__ import annotations
 
@@ -6,42 +6,8 @@ from nttzoo.codegen.functions import FUNCTIONS, Elementwise
 
 LARGEST_BLOCK = 64  # examples
 
-HEADER = """\
-/* {name}: a sparse network as plain C, made by nttzoo.
- *
- * One example is {inputs} floats{shape}; the answer is {outputs} floats.
-{scaled} *
- *     static float arena[{upper}_ARENA];
- *     float output[{upper}_OUTPUTS];
- *     {name}_run(input, output, arena);
- *
- * No heap and no state but the arena, whose content does not matter: calls with arenas of their own may run at once.
- */
-#ifndef {upper}_H
-#define {upper}_H
-
-#define {upper}_INPUTS {inputs}
-#define {upper}_OUTPUTS {outputs}
-#define {upper}_ARENA {arena}
-#define {upper}_BATCH_ARENA {batch_arena}
-
-#ifdef __cplusplus
-extern "C" {{
-#endif
-
-{declared}void {name}_run(const float *input, float *output, float *arena);
-/* Any number of examples, one behind the other; the arena has {upper}_BATCH_ARENA floats. */
-void {name}_run_batch(const float *input, float *output, int count, float *arena);
-
-#ifdef __cplusplus
-}}
-#endif
-
-#endif
-"""
-
-# The vector types are those of GCC and Clang; any other compiler, and a machine without vector units, takes one float
-# at a time through the same code.
+# Vector types are an extension of GCC and Clang. With other compilers, and on targets without vector units, the same
+# code processes one float at a time.
 PREAMBLE = """\
 #include <stdint.h>
 @MATH@
@@ -69,7 +35,7 @@ typedef float lanes;
 """
 
 _SUM = """\
-/* to = bias + the sum of weight * (in, from place * unit on), for n floats; up to LANES - 1 more are touched. */
+/* to[i] = bias + sum of weight[k] * in[place[k] * unit + i] for i < n; up to LANES - 1 more floats are written. */
 static void sum_planes_@(const float *in, float *RESTRICT to, const uint@_t *RESTRICT place, int unit,
                          const float *RESTRICT weight, int count, float bias, int n) {
     int i = 0, k;
@@ -99,7 +65,7 @@ static void sum_planes_@(const float *in, float *RESTRICT to, const uint@_t *RES
 """
 
 _SUM_BLOCK = """\
-/* The same for the `unit` floats of one element of a block; four sums at a time, so that none waits for the other. */
+/* The same for one element of a block, `unit` floats; four partial sums, so that additions are independent. */
 static void sum_block_@(const float *in, float *RESTRICT to, const uint@_t *RESTRICT place, int unit,
                         const float *RESTRICT weight, int count, float bias) {
     int i, k;
@@ -120,7 +86,7 @@ static void sum_block_@(const float *in, float *RESTRICT to, const uint@_t *REST
 """
 
 _DOT = """\
-/* bias + the sum of weight * in[place]; four sums at a time, so that none waits for the other. */
+/* bias + sum of weight[k] * in[place[k]]; four partial sums, so that additions are independent. */
 static float dot_@(const float *RESTRICT in, const uint@_t *RESTRICT place, const float *RESTRICT weight, int count,
                    float bias) {
     float a = bias, b = 0.0f, c = 0.0f, d = 0.0f;
@@ -257,9 +223,9 @@ static void max_pool_2x2_block(const float *RESTRICT in, int row, float *RESTRIC
         ", int counted",
     ),
     "group_norm": """\
-/* The floats of a group's channels: their mean becomes 0 and their variance 1, then each channel is scaled and
- * shifted. Both are sums of many nearly equal floats, whose rounding would add up: they are taken from the first float
- * on and around the mean, in sixteen parts. */
+/* Normalizes a group of channels to mean 0 and variance 1, then scales and shifts each channel. Rounding errors would
+ * accumulate in sums of many nearly equal floats: these are relative to the first float and to the mean, in sixteen
+ * partial sums. */
 static void group_norm(const float *in, float *to, int channels, int size, const float *scale, const float *bias,
                        float epsilon) {
     const int count = channels * size;

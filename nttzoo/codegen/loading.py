@@ -1,4 +1,4 @@
-"""Reading an ONNX file: neither it nor the files with its tensors are opened before their kind and size are known."""
+"""Reads ONNX files; the kind and size of a file are checked before it, or a file with its tensors, is opened."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nttzoo._util import files
 from nttzoo.errors import ExportError, FileError
 from nttzoo.export.graph import MAX_BYTES
 
-FILE_LIMIT = 2**31  # bytes of an ONNX file, as of any protocol buffer
+FILE_LIMIT = 2**31  # bytes: the limit of protocol buffers
 
 
 def load(path: Path) -> onnx.ModelProto:

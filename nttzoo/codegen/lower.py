@@ -1,8 +1,8 @@
-"""From a program to steps on one block of memory: where every element lies, and what is done in which order.
+"""Lowers a program to an execution plan: an address for every element, and steps in order.
 
-A value is an array of addresses, of the value's shape, into a buffer; so transposing and reshaping cost nothing. The
-planes of a convolution keep the row length of its input: an output plane is then one long sum of shifted input
-planes, whatever the window. The columns at the end of each row hold nothing of use, and nobody reads them.
+A value is an array of addresses into a buffer, so transposing and reshaping are free. The planes of a convolution keep
+the row length of its input: an output plane is then one long sum of shifted input planes, for any window. The surplus
+columns at the end of each row are never read.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class _Lowering:
             offsets = starts[channel, dy % sy, dx % sx] + dy // sy * row + dx // sx
             order = np.argsort(offsets, kind="stable")
             planes.append((float(op.bias[o]), offsets[order], op.weight[o][c, i, j][order]))
-        # What a vector writes behind the end of a tile must not reach the next plane, whose first tile is done.
+        # Vector stores past the end of a tile must not reach the next plane, whose first tile is complete.
         out, out_row, stride = (height, width), row, height * row + SLACK
         pooling, scratch = None, None
         if op.pool:
@@ -139,10 +139,10 @@ class _Lowering:
         return Tensor(buffer, plane_addresses(len(op.weight), kept, stride, out_row, out))
 
     def planes_for(self, op: Conv, source: Tensor, size: tuple[int, ...]) -> tuple[str, np.ndarray, int]:
-        """(buffer, where the plane of each channel and phase of the strides starts [c, sy, sx], row length).
+        """(buffer, start of the plane of each channel and stride phase [c, sy, sx], row length).
 
-        The source itself where it has whole planes in the arena; else a copy with padding, and with the rows and
-        columns that a stride visits together side by side.
+        This is the source itself if it has whole planes in the arena; otherwise a padded copy, in which the rows and
+        columns that a strided window visits are adjacent.
         """
         if not any(op.pads) and op.strides == (1, 1) and source.buffer != INPUT:
             row = row_length(source.address)
@@ -204,7 +204,7 @@ class _Lowering:
 
     def map(self, op: Map | Binary, sources: list[Tensor]) -> Tensor:
         places = np.flatnonzero(self.needed[op.output])
-        # In the order of the first input's memory: the fewest runs.
+        # The order of the first input's memory gives the fewest runs.
         places = places[np.argsort(sources[0].address.ravel()[places], kind="stable")]
         address = np.full(self.needed[op.output].size, -1)
         address[places] = np.arange(len(places))
@@ -240,7 +240,7 @@ class _Lowering:
         return Tensor(buffer, address.reshape(shape))
 
     def ordered(self, op: Op, source: Tensor) -> str:
-        """The buffer of a value all of whose elements lie in C order, copied if need be."""
+        """The buffer of a value in C order, copied if necessary."""
         size = source.address.size
         runs = find_runs([source.address.ravel(), np.arange(size)])
         if source.buffer != INPUT and np.array_equal(runs, [[0, 1, 0, 1, size]]):
@@ -265,7 +265,7 @@ class _Lowering:
         lines = [np.moveaxis(value, op.axis, -1).reshape(-1, shape[op.axis]) for value in (source.address, address)]
         keep = (lines[0] >= 0).all(1)
         buffer = self.new_buffer(op.output, address.size)
-        # A line of which the addresses have no common step is brought into order first.
+        # A line whose addresses have no constant step is copied into order first.
         if any(len(find_runs([line])) > 1 for line in lines[0][keep]):
             ordered = self.new_buffer(f"{op.output}.lines", address.size)
             runs = find_runs([lines[0][keep].ravel(), lines[1][keep].ravel()])
@@ -291,7 +291,7 @@ class _Lowering:
     # The arena.
 
     def place(self) -> int:
-        """Finds out when each buffer lives, and places all of them; returns the arena's size."""
+        """Computes each buffer's lifetime and offset; returns the arena's size."""
         for index, step in enumerate(self.steps):
             for name in [*step.reads, step.writes, *([step.scratch] if step.scratch else [])]:
                 if name in self.buffers:

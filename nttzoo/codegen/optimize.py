@@ -1,4 +1,4 @@
-"""Programs made smaller: elementwise operations fused into their makers, dead and constant units removed."""
+"""Optimizes programs: fuses elementwise operations into their producers, removes dead and constant units."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nttzoo.codegen.ir import Binary, Conv, GroupNorm, Join, Linear, Map, Op, Po
 
 
 def optimize(program: Program, choices: Choices) -> dict[str, np.ndarray]:
-    """Improves a program in place; returns {value: which of its elements are needed} (bool, of the value's shape)."""
+    """Optimizes a program in place; returns {value: which of its elements are needed} (bool, of the value's shape)."""
     if choices.fuse:
         views.simplify(program)
         fuse(program)
@@ -25,9 +25,9 @@ def optimize(program: Program, choices: Choices) -> dict[str, np.ndarray]:
 
 
 def fuse(program: Program, *, into_weights: bool = True) -> None:
-    """Folds scales and shifts into weights, and has makers apply functions and pooling to what they make.
+    """Folds scales and shifts into weights, and fuses functions and pooling into their producers.
 
-    `into_weights=False` leaves weights as they are: a shift becomes the bias of a layer without one, no more.
+    With `into_weights=False`, weights stay unchanged; a shift may still become the bias of a layer that has none.
     """
     changed = True
     while changed:
@@ -37,7 +37,7 @@ def fuse(program: Program, *, into_weights: bool = True) -> None:
 
 
 def _fuse_one(program: Program, op: Op, into_weights: bool) -> bool:
-    """Fuses an operation into the one before it, or moves it before that one; whether it did."""
+    """Fuses an operation into the one before it, or swaps the two; returns whether it did."""
     maker = program.maker(op.inputs[0]) if len(op.inputs) == 1 else None
     if maker is None or len(program.users(maker.output)) > 1 or maker.output == program.target:
         return False
@@ -50,7 +50,7 @@ def _fuse_one(program: Program, op: Op, into_weights: bool) -> bool:
             return False
         maker.after += op.after
     elif isinstance(op, Pool) and op.kind == "max" and isinstance(maker, Conv) and maker.pool is None:
-        # Functions that never decrease do the same after the maximum, and have less to do.
+        # Monotonic functions commute with the maximum and are cheaper after it.
         if not never_decrease(maker.after):
             return False
         maker.pool = op
@@ -67,7 +67,7 @@ def _is_function(op: Map) -> bool:
 
 
 def _fold_into_norm(maker: GroupNorm, op: Map) -> None:
-    """Puts a scale and shift into those of a norm: per channel, if possible, else for more and smaller channels."""
+    """Folds a scale and shift into those of a norm, which may be split into more and smaller channels."""
     size = op.scale.size
     scale = np.repeat(maker.scale, size // len(maker.scale)) * op.scale.ravel()
     bias = np.repeat(maker.bias, size // len(maker.bias)) * op.scale.ravel() + op.shift.ravel()
@@ -81,7 +81,7 @@ def _fold_into_norm(maker: GroupNorm, op: Map) -> None:
 
 
 def _fold_affine(maker: Op, op: Map, into_weights: bool) -> bool:
-    """Puts a scale and shift into those before it, or into weights, if they are the same all over each plane."""
+    """Folds a scale and shift into those before it, or into weights, if they are constant on each plane."""
     if isinstance(maker, Map) and not maker.after:
         maker.shift = maker.shift * op.scale + op.shift
         maker.scale = maker.scale * op.scale
@@ -100,11 +100,11 @@ def _fold_affine(maker: Op, op: Map, into_weights: bool) -> bool:
     return True
 
 
-# Constant units: what no input reaches goes into the biases of the next layer.
+# Constant units, which no input reaches, are folded into the biases of the next layer.
 
 
 def fold_constants(program: Program) -> None:
-    """Moves what constant units contribute into biases; their weights become zero."""
+    """Moves the contributions of constant units into biases and sets their weights to zero."""
     known: dict[str, np.ndarray] = {program.source: np.full(program.shapes[program.source], np.nan)}
     for op in program.ops:
         known[op.output] = _constants(program, op, [known[name] for name in op.inputs])
@@ -147,7 +147,7 @@ def _plane_constants(value: np.ndarray) -> np.ndarray:
 
 def _fold_planes(op: Conv, value: np.ndarray) -> None:
     constant = _plane_constants(value)
-    # At the borders padding takes the place of a plane: there only a plane of zeros is the same everywhere.
+    # Padding replaces the plane at the borders, so only a plane of zeros is constant everywhere.
     foldable = ~np.isnan(constant) & ((constant == 0) | (not any(op.pads)))
     per_group = len(value) // op.groups
     of_group = np.repeat(np.arange(op.groups), len(op.weight) // op.groups)
@@ -162,7 +162,7 @@ def _fold_planes(op: Conv, value: np.ndarray) -> None:
 
 
 def find_needed(program: Program) -> dict[str, np.ndarray]:
-    """Which elements of each value some output depends on; weights into other units become zero."""
+    """Finds the elements of each value that an output depends on; sets weights into other units to zero."""
     needed = {name: np.zeros(shape, bool) for name, shape in program.shapes.items()}
     needed[program.target][...] = True
     for op in reversed(program.ops):

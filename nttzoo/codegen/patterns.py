@@ -1,7 +1,7 @@
-"""Subgraphs that are one operation: exporters write GELU or a norm as a dozen nodes, here they become one.
+"""Recognizes subgraphs that are one operation: exporters write GELU or a norm as a dozen nodes.
 
 A subgraph is recognized by what it computes, not by how it is written: all nodes between two values are evaluated on
-sample points, in float64, and compared with the operations that we know.
+sample points, in float64, and compared with known operations.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from onnx import helper
 from nttzoo.codegen.functions import Function, apply, erf
 from nttzoo.export import graph
 
-DOMAIN = "nttzoo"  # of the nodes that subgraphs become
-MADE = {"Function", "Normalize"}  # what they are called
+DOMAIN = "nttzoo"  # domain of the nodes that replace subgraphs
+MADE = {"Function", "Normalize"}  # their operators
 LARGEST = 24  # nodes of a subgraph
 TOLERANCE = 2e-6
 
@@ -66,7 +66,7 @@ def recognize(model: onnx.ModelProto) -> None:
 
 
 class _Search:
-    """A graph's constants, shapes and makers; which values lie inside of a recognized subgraph."""
+    """A graph's constants, shapes and producers, and the values inside recognized subgraphs."""
 
     def __init__(self, model: onnx.ModelProto):
         self.constants = graph.constants(model.graph)
@@ -82,7 +82,7 @@ class _Search:
                 and (value := self.constants.get(node.input[0])) is not None
                 and value.size == 1
             ):
-                self.constants[node.output[0]] = value.reshape(())  # whatever its shape, it is that one number
+                self.constants[node.output[0]] = value.reshape(())  # one number, whatever its shape
                 continue
             for output in node.output:
                 self.makers[output], self.place[output] = node, index
@@ -91,7 +91,7 @@ class _Search:
         self.shapes = {value.name: value.type.tensor_type.shape.dim for value in values}
 
     def function(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
-        """A node for the elementwise function of one value that ends here, if it is one that we know."""
+        """A replacement for the known elementwise function of one value that ends in this node, if any."""
         found = self.region(node, POINTWISE.keys())
         if found is None or not self.same_shape(found[0], node.output[0]):
             return None
@@ -110,7 +110,8 @@ class _Search:
         return None
 
     def norm(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
-        """A node for a value minus its mean over some axes, divided by its standard deviation, that ends here."""
+        """A replacement for the normalization, (x - mean) / deviation over some axes, that ends in this node, if
+        any."""
         if node.op_type not in ("Div", "Mul"):
             return None
         found = self.region(node, POINTWISE.keys() | {"ReduceMean"})
@@ -139,7 +140,7 @@ class _Search:
         return None
 
     def mean(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
-        """A mean that is written as a sum divided by how many numbers were added."""
+        """A mean exported as a sum divided by the number of its terms."""
         total = self.makers.get(node.input[0]) if node.op_type == "Div" else None
         count = self.constants.get(node.input[1]) if node.op_type == "Div" else None
         if total is None or total.op_type != "ReduceSum" or count is None or count.size != 1 or count.ndim > 1:
@@ -174,7 +175,7 @@ class _Search:
         return None
 
     def is_pointwise(self, node: onnx.NodeProto, allowed: Any) -> bool:
-        """Whether a node may stand inside of a subgraph: its constants are single numbers."""
+        """Whether a node may be part of a subgraph: its constants are single numbers."""
         if node.op_type not in allowed or node.domain not in ("", "ai.onnx"):
             return False
         if node.op_type == "ReduceMean":
@@ -183,7 +184,7 @@ class _Search:
         return not node.attribute and all(value.size == 1 and value.ndim < 2 for value in constants)
 
     def same_shape(self, *names: str) -> bool:
-        """Whether ONNX found the same shape for two values, as far as it is fixed."""
+        """Whether two values have the same shape, as far as ONNX's shape inference knows it."""
         sizes = [[dim.dim_value for dim in self.shapes[name]] for name in names if name in self.shapes]
         return len(sizes) == len(names) and all(other == sizes[0] for other in sizes)
 
@@ -216,7 +217,7 @@ def _function_node(node: onnx.NodeProto, source: str, function: Function) -> onn
 
 
 def _sample_points(constants: list[float]) -> np.ndarray:
-    """Numbers of all sizes, and those around which the constants of a function may make a difference."""
+    """Numbers of all magnitudes, and numbers around the constants of a function."""
     sizes = np.logspace(-6, 3, 60)
     special = np.array([0.0, *constants])
     near = np.concatenate([special * (1 - 1e-3), special, special * (1 + 1e-3)])

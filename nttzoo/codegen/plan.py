@@ -9,13 +9,13 @@ import numpy as np
 from nttzoo.codegen.functions import Function
 from nttzoo.codegen.ir import Pair
 
-SLACK = 16  # floats behind each buffer that a vector may touch
+SLACK = 16  # floats after each buffer that vector loads and stores may touch
 INPUT, OUTPUT = "input", "output"
 
 
 @dataclass
 class Buffer:
-    """Floats of the arena, alive from the step that writes them first to the one that reads them last."""
+    """Floats of the arena, live from the first step that writes them to the last that reads them."""
 
     size: int
     first: int = 10**9
@@ -25,7 +25,7 @@ class Buffer:
 
 @dataclass
 class Tensor:
-    """A value in memory: a buffer, and the address of each element in it; -1 for those that are not kept."""
+    """A value in memory: a buffer, and each element's address in it; -1 for elements that are not stored."""
 
     buffer: str
     address: np.ndarray
@@ -33,7 +33,7 @@ class Tensor:
 
 @dataclass
 class Step:
-    """What one C function does: reads buffers, writes one, then applies functions to what it wrote."""
+    """One C function: it reads buffers, writes one, and applies functions to the result."""
 
     name: str
     reads: list[str]
@@ -46,7 +46,7 @@ class Step:
 class SparseConvStep(Step):
     """Each output plane is its bias plus shifted, weighted input planes.
 
-    A plane is `size` (height, width) in rows of `row` floats; all of them are made `tile` rows at a time.
+    A plane is `size` (height, width) in rows of `row` floats; `tile` rows of all planes are computed at a time.
     """
 
     planes: list[tuple[float, np.ndarray, np.ndarray]]  # bias, offsets, weights
@@ -66,7 +66,7 @@ class SparseLinearStep(Step):
 
 @dataclass
 class DenseLinearStep(Step):
-    """All inputs with all outputs: weight [k, m], bias [m]."""
+    """A dense matrix: weight [k, m], bias [m]."""
 
     addresses: np.ndarray
     weight: np.ndarray
@@ -75,7 +75,7 @@ class DenseLinearStep(Step):
 
 @dataclass
 class Pooling:
-    """The pooling of one plane: rows of `row` floats; the plane that comes out has no gaps."""
+    """Pooling of one plane with rows of `row` floats; the pooled plane is contiguous."""
 
     kind: str
     size: Pair
@@ -88,7 +88,7 @@ class Pooling:
 
     @property
     def is_2x2(self) -> bool:
-        """The most common kind: the maximum of 2x2 pixels that do not overlap."""
+        """Whether it is the most common kind: non-overlapping 2x2 max pooling."""
         return self.kind == "max" and (*self.window, *self.strides, *self.pads) == (2, 2, 2, 2, 0, 0)
 
 
@@ -113,7 +113,7 @@ class ElementwiseStep(Step):
 
 @dataclass
 class FillStep(Step):
-    """Writes constants to places."""
+    """Writes constants to addresses."""
 
     places: np.ndarray
     values: np.ndarray
@@ -121,7 +121,7 @@ class FillStep(Step):
 
 @dataclass
 class MatmulStep(Step):
-    """Matrix products [count, m, k] @ [count, k, n], all without gaps."""
+    """Matrix products [count, m, k] @ [count, k, n] of contiguous arrays."""
 
     count: int
     m: int
@@ -139,7 +139,7 @@ class SoftmaxStep(Step):
 
 @dataclass
 class GroupNormStep(Step):
-    """Normalizes groups of channels of `size` floats each, all of them one behind the other."""
+    """Normalizes groups of channels of `size` floats each, all contiguous."""
 
     groups: int
     epsilon: float
@@ -158,7 +158,7 @@ class Plan:
 
 
 def place(buffers: list[Buffer]) -> int:
-    """Gives each buffer a place such that no two that live at the same time overlap; returns the arena's size."""
+    """Gives each buffer an offset so that no two live ones overlap; returns the arena's size."""
     placed: list[Buffer] = []
     for buffer in sorted(buffers, key=lambda b: -b.size):
         busy = sorted(
@@ -170,7 +170,7 @@ def place(buffers: list[Buffer]) -> int:
         for begin, end in busy:
             if offset + buffer.size <= begin:
                 break
-            offset = max(offset, -(-end // SLACK) * SLACK)  # vectors like round addresses
+            offset = max(offset, -(-end // SLACK) * SLACK)  # vectors are faster at aligned addresses
         buffer.offset = offset
         placed.append(buffer)
     return max((buffer.offset + buffer.size for buffer in placed), default=0)

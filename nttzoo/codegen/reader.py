@@ -1,10 +1,10 @@
 """The state of reading an ONNX graph: constants, shapes, batch axes, and the operations found so far.
 
-Operations work on one example. In ONNX a value has a batch axis, mostly the first one; `Batch` says where it is. It
-may also hold rows of all examples, as in [batch * rows, columns]: then it is merged.
+Operations act on one example. An ONNX value has a batch axis, usually the first; `Batch` records which. It is merged if
+it also enumerates rows of each example, as in [batch * rows, columns].
 
-Where the batch may have any size, what the graph computes from it is evaluated for two sizes: what comes out the same
-does not depend on it.
+If the batch size is dynamic, constants computed from it are evaluated for two sizes: those that agree do not depend on
+it.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from nttzoo.registry import Registry
 # (reader, node, its attributes): adds operations to the reader
 Read = Callable[["Reader", onnx.NodeProto, dict[str, Any]], None]
 READERS: Registry[Read] = Registry("ONNX operator")  # filled by `operators`
-SIZES = (5, 7)  # of a batch that may have any
+SIZES = (5, 7)  # two sizes of a dynamic batch
 CHANCE = ("Bernoulli", "Dropout", "Multinomial", "RandomNormalLike", "RandomUniformLike")
-# Operators of which ONNX's reference knows only the meaning that they have since some opset.
+# Operators that ONNX's reference implements only as they are since some opset.
 _MEANT_OTHERWISE = {"Softmax": 13, "LogSoftmax": 13, "Hardmax": 13, "AveragePool": 7}
 _GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 
 
 def called(node: onnx.NodeProto) -> str:
-    """How errors speak of a node."""
+    """A node's name in error messages."""
     return f"node {node.name or next(iter(node.output), '')!r} ({node.op_type})"
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Which axis of an ONNX value is the batch, and whether it holds rows of each example too.
+    """Which axis of an ONNX value is the batch, and whether it also enumerates rows of each example.
 
-    Rows mostly follow each other within an example; `outer` of them come before the examples.
+    Rows are usually inside the examples; `outer` of them are outside, as in [outer * batch * rows].
     """
 
     axis: int = 0
@@ -50,7 +50,7 @@ class Batch:
     outer: int = 1
 
     def at(self, axis: int) -> Batch:
-        """The same at another axis."""
+        """The batch at another axis."""
         return replace(self, axis=axis)
 
 
@@ -70,7 +70,7 @@ class Reader:
     # Constants.
 
     def constant(self, node: onnx.NodeProto, index: int) -> np.ndarray | None:
-        """The node's input number `index`, if it is given; it must be a constant then."""
+        """The node's input number `index`, a constant, or None if it is not given."""
         if index >= len(node.input) or not node.input[index]:
             return None
         name = node.input[index]
@@ -99,7 +99,7 @@ class Reader:
         if node.op_type in _MEANT_OTHERWISE and self.opset < _MEANT_OTHERWISE[node.op_type]:
             raise ExportError(f"{called(node)} of a constant is not supported in opset {self.opset}.")
         if node.op_type in CHANCE:
-            raise ExportError(f"{called(node)} draws random numbers; its answers are not those of a network.")
+            raise ExportError(f"{called(node)} draws random numbers, which an inference graph must not do.")
         if any(attribute.type in _GRAPHS for attribute in node.attribute):  # a loop may never end
             raise ExportError(f"{called(node)}: branches and loops are not supported.")
         names = [name for name in node.input if name]
@@ -160,14 +160,14 @@ class Reader:
     # Operations.
 
     def add(self, op: Op, shape: Shape, batch: Batch | None = None) -> str:
-        """Takes an operation, whose result has a shape, and returns the result's name."""
+        """Adds an operation whose result has this shape; returns the result's name."""
         self.ops.append(op)
         self.shapes[op.output] = tuple(int(size) for size in shape)
         self.batches[op.output] = batch or Batch()
         return op.output
 
     def new(self, node: onnx.NodeProto, what: str) -> str:
-        """A name for a value between two operations of one node."""
+        """A name for an intermediate value of a node."""
         return f"{node.output[0]}.{what}{len(self.ops)}"
 
     def view(
@@ -178,7 +178,7 @@ class Reader:
         target: str | None = None,
         batch: Batch | None = None,
     ) -> str:
-        """An operation that only moves elements."""
+        """Adds an operation that only moves elements."""
         target = target or self.new(node, "view")
         return self.add(View(node.name, [source], target, move), move(np.empty(self.shapes[source])).shape, batch)
 
@@ -190,7 +190,7 @@ class Reader:
         batch: Batch,
         target: str | None = None,
     ) -> str:
-        """A view, given by what happens to the array with a batch of size 1."""
+        """Adds a view, defined by its effect on an array with a batch of size 1."""
         before, found = self.full(source), batch
 
         def moved(value: np.ndarray) -> np.ndarray:
@@ -208,7 +208,7 @@ class Reader:
         shift: Any = 0.0,
         after: tuple[Function, ...] = (),
     ) -> str:
-        """An elementwise operation on values of one shape."""
+        """Adds an elementwise operation on values of one shape."""
         shape = self.shapes[inputs[0]]
         try:
             scale, shift = (np.broadcast_to(np.asarray(value, np.float32), shape) for value in (scale, shift))
@@ -219,7 +219,7 @@ class Reader:
 
 
 def evaluate(node: onnx.NodeProto, given: dict[str, np.ndarray], opset: int) -> list[np.ndarray]:
-    """What a node computes from constants, by ONNX's own reference."""
+    """Evaluates a node on constants with ONNX's reference implementation."""
     types = [
         onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
         for name, value in given.items()
@@ -235,4 +235,4 @@ def evaluate(node: onnx.NodeProto, given: dict[str, np.ndarray], opset: int) -> 
         with np.errstate(all="ignore"):
             return [np.asarray(value) for value in ReferenceEvaluator(model).run(None, given)]
     except Exception as error:  # each operator of the reference raises its own
-        raise ExportError(f"{called(node)}: it cannot be computed beforehand: {error}") from error
+        raise ExportError(f"{called(node)}: it cannot be evaluated in advance:  {error}") from error

@@ -13,11 +13,11 @@ from nttzoo.codegen.build import Compiled
 from nttzoo.errors import ExportError
 from nttzoo.export import Oracle
 
-TOLERANCE = 1e-4  # of the largest output: more than rounding, less than any mistake
+TOLERANCE = 1e-4  # relative to the largest output: above rounding errors, below mistakes
 
 
 def batches(network: Compiled) -> list[np.ndarray]:
-    """Inputs to try a network with: random ones, and digits where they fit."""
+    """Inputs for a comparison: random ones, and digits where they fit."""
     return export.parity_batches(network.input_shape, "B", None)
 
 
@@ -42,12 +42,12 @@ def check_once(network: Compiled, proto: onnx.ModelProto, oracle: Oracle) -> Non
         return
     try:
         worst = worst_difference(network, oracle)
-    except ExportError:  # there is no ONNX Runtime, or it does not take the graph
+    except ExportError:  # ONNX Runtime is missing, or it rejects the graph
         return
     if not worst <= TOLERANCE:
         raise ExportError(
             f"the compiled network's outputs differ from the model's by {worst:.2e} of the largest output, more than "
-            f"{TOLERANCE:.0e}: this is a mistake of nttzoo's. Please report it, with the model."
+            f"{TOLERANCE:.0e}: this is a bug in nttzoo. Please report it with the model."
         )
     part = passed.with_name(f".{passed.name}.{os.getpid()}")
     part.write_text(content)
@@ -57,7 +57,7 @@ def check_once(network: Compiled, proto: onnx.ModelProto, oracle: Oracle) -> Non
 def outputs_of_graph(
     proto: onnx.ModelProto, inputs: np.ndarray, noise: np.random.Generator | None = None
 ) -> np.ndarray:
-    """What ONNX Runtime answers, in batches of the size that the graph asks for; `noise` moves the weights by a bit."""
+    """The outputs of ONNX Runtime, in batches of the size that the graph requires; `noise` perturbs the weights."""
     with export.onnx_packages():
         import onnxruntime
 
@@ -71,7 +71,7 @@ def outputs_of_graph(
     try:
         session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     except Exception as error:  # its errors have no common base
-        raise ExportError(f"ONNX Runtime does not take the graph: {error}") from error
+        raise ExportError(f"ONNX Runtime rejects the graph:  {error}") from error
     taken = session.get_inputs()[0]
     size = taken.shape[0] if isinstance(taken.shape[0], int) else len(inputs)
     filled = np.resize(inputs, (-(-len(inputs) // size) * size, *inputs.shape[1:]))

@@ -1,4 +1,4 @@
-"""The frame of a C source: names, literals, the header and what a network says of itself."""
+"""Parts of a C source: names, literals, the header, and the network's metadata."""
 
 from __future__ import annotations
 
@@ -8,14 +8,47 @@ from typing import Any
 
 import numpy as np
 
-from nttzoo.codegen import kernels
-
 Metadata = dict[str, Any]
+
+_HEADER = """\
+/* {name}: a sparse network as plain C, made by nttzoo.
+ *
+ * An example has {inputs} floats{shape}; the output has {outputs}.
+{scaled} *
+ *     static float arena[{upper}_ARENA];
+ *     float output[{upper}_OUTPUTS];
+ *     {name}_run(input, output, arena);
+ *
+ * There is no heap and no state but the arena, which needs no initialization: calls with separate arenas may run
+ * concurrently.
+ */
+#ifndef {upper}_H
+#define {upper}_H
+
+#define {upper}_INPUTS {inputs}
+#define {upper}_OUTPUTS {outputs}
+#define {upper}_ARENA {arena}
+#define {upper}_BATCH_ARENA {batch_arena}
+
+#ifdef __cplusplus
+extern "C" {{
+#endif
+
+{declared}void {name}_run(const float *input, float *output, float *arena);
+/* Any number of consecutive examples; the arena has {upper}_BATCH_ARENA floats. */
+void {name}_run_batch(const float *input, float *output, int count, float *arena);
+
+#ifdef __cplusplus
+}}
+#endif
+
+#endif
+"""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A header and a C file, and the name that all their symbols start with."""
+    """A header, a C file, and the prefix of all their symbols."""
 
     name: str
     header: str
@@ -24,12 +57,12 @@ class Source:
     batch_arena: int  # and for a batch
     inputs: int
     outputs: int
-    table_bytes: int  # weights, biases and places
+    table_bytes: int  # weights, biases and addresses
     work: int  # multiply-adds of one example
 
 
 def identifier(name: str) -> str:
-    """A C identifier that looks like the name."""
+    """The name as a C identifier."""
     made = re.sub(r"\W", "_", name, flags=re.ASCII)
     return made if re.match(r"[A-Za-z]", made) else f"net_{made}"
 
@@ -60,7 +93,7 @@ def _string(text: str) -> str:
 
 
 def header(name: str, arena: int, batch_arena: int, inputs: int, outputs: int, about: Metadata) -> str:
-    """The header: sizes, what goes in and comes out, and how to call it."""
+    """The header: sizes, inputs and outputs, and the functions to call."""
     upper = name.upper()
     declared = [f"extern const float {name}_{key}[{len(about[key])}];" for key in ("mean", "std") if key in about]
     if "classes" in about:
@@ -69,4 +102,4 @@ def header(name: str, arena: int, batch_arena: int, inputs: int, outputs: int, a
     scaled = " * Inputs are standardized: (pixel / 255 - mean) / std, per channel.\n" if "mean" in about else ""
     sizes = {"arena": arena, "batch_arena": batch_arena, "inputs": inputs, "outputs": outputs}
     texts = {"shape": shape, "scaled": scaled, "declared": "".join(f"{line}\n" for line in declared)}
-    return kernels.HEADER.format(name=name, upper=upper, **sizes, **texts)
+    return _HEADER.format(name=name, upper=upper, **sizes, **texts)

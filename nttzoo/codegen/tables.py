@@ -9,7 +9,7 @@ import numpy as np
 
 from nttzoo.codegen.source import float_literal
 
-SHARED_FROM = 16  # a table that is there already is used again, unless it is shorter
+SHARED_FROM = 16  # an existing table is used again, unless it is shorter
 Rows = list[tuple[float, np.ndarray, np.ndarray]]  # bias, places, weights
 
 
@@ -34,9 +34,9 @@ class Tables:
         return f"static const {kind} {name}[{len(values)}] = {{\n{rows}\n}};"
 
     def weighted(self, name: str, rows: Rows, alike: bool = False) -> tuple[list[str], str]:
-        """The tables of rows (bias, places, weights), and "16" or "32": the bits of a place.
+        """The tables of rows (bias, places, weights), and "16" or "32": the bits of an address.
 
-        Where all rows have their weights at the same places (`alike`), these are in the table once.
+        If all rows have their weights at the same addresses (`alike`), the table contains these once.
         """
         bits = self.bits_of(rows)
         counts = [len(places) for _, places, _ in rows]
@@ -51,7 +51,7 @@ class Tables:
         return tables, bits
 
     def bits_of(self, rows: Rows) -> str:
-        """How many bits the places of some rows need: "16" or "32"."""
+        """How many bits the addresses of some rows need: "16" or "32"."""
         return "16" if max((int(places.max()) for _, places, _ in rows if len(places)), default=0) < 2**16 else "32"
 
 

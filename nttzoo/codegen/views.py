@@ -1,7 +1,7 @@
-"""Views moved out of the way: operations act on what a layer makes, not on a transposed copy of it.
+"""Moves views past operations, which then act on a layer's result and not on a transposed copy of it.
 
-Exporters write convolutions channels first and everything else channels last. Views cost nothing, but what stands
-between two of them cannot be fused into the layer before.
+Exporters write convolutions channels first and everything else channels last. Views are free, but an operation between
+two of them cannot be fused into the layer before.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Move = Callable[[np.ndarray], np.ndarray]
 
 
 def simplify(program: Program) -> None:
-    """Joins views that follow each other, and has elementwise operations and norms work on what lies before a view."""
+    """Merges consecutive views, and moves elementwise operations and norms before views."""
     changed = True
     while changed:
         changed = False
@@ -26,13 +26,13 @@ def simplify(program: Program) -> None:
 
 
 def order_of(program: Program, view: View) -> np.ndarray:
-    """Which element of its input each element of a view is."""
+    """The index into its input of each element of a view."""
     shape = program.shapes[view.inputs[0]]
     return view.move(np.arange(int(np.prod(shape))).reshape(shape))
 
 
 def _merge(program: Program, op: Op) -> bool:
-    """Makes a view of a view read the source of both."""
+    """Lets a view of a view read the source of both."""
     first = program.maker(op.inputs[0]) if isinstance(op, View) else None
     if not isinstance(op, View) or not isinstance(first, View) or op.after or first.after:
         return False
@@ -41,7 +41,7 @@ def _merge(program: Program, op: Op) -> bool:
 
 
 def _skip(program: Program, op: Op) -> bool:
-    """Makes the users of a view that changes nothing read its source."""
+    """Lets the users of an identity view read its source."""
     if not isinstance(op, View) or op.output == program.target:
         return False
     users, source = program.users(op.output), op.inputs[0]
@@ -60,7 +60,7 @@ def _then(first: Move, second: Move) -> Move:
 
 
 def _hoist(program: Program, op: Op) -> bool:
-    """view -> op becomes op -> view, where every element has its one place and all inputs are viewed alike."""
+    """Turns view -> op into op -> view, if the view is a permutation and the same for all inputs."""
     views = [program.maker(name) for name in op.inputs]
     if not isinstance(op, Map | GroupNorm) or not all(isinstance(view, View) for view in views):
         return False

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nttzoo.codegen.functions import FUNCTIONS, Function
+from nttzoo.codegen.functions import BINARY, FUNCTIONS, Function
 from nttzoo.codegen.plan import (
     INPUT,
     OUTPUT,
@@ -28,16 +28,6 @@ from nttzoo.codegen.source import float_literal, identifier
 from nttzoo.codegen.tables import Tables
 
 Lines = list[str]
-
-_COMBINED = {
-    "add": "{0} + {1}",
-    "sub": "{0} - {1}",
-    "mul": "{0} * {1}",
-    "div": "{0} / {1}",
-    "max": "({0} > {1} ? {0} : {1})",
-    "min": "({0} < {1} ? {0} : {1})",
-    "pow": "powf({0}, {1})",
-}
 
 
 class Writer(Tables):
@@ -98,7 +88,7 @@ class Writer(Tables):
         return tables, "\n".join([f"static void {name}{self.suffix}({', '.join(arguments)}) {{", text, "}\n"])
 
     def times(self, count: str) -> str:
-        """So many elements, as floats."""
+        """A number of elements as a number of floats."""
         return count if self.unit == 1 else f"({count}) * {self.unit}"
 
     # Steps: (tables, lines of the function).
@@ -186,7 +176,7 @@ class Writer(Tables):
         return [self.table(f"{name}_start", step.starts, "uint32_t")], lines
 
     def pooling(self, pooling: Pooling, source: str, target: str, rows: object) -> str:
-        """The call that pools a plane, or as much of it as gives `rows` rows."""
+        """The call that pools a plane, or the part of it that gives `rows` rows."""
         if pooling.is_2x2:
             kernel, numbers = "max_pool_2x2", [source, pooling.row, target, rows, pooling.out[1]]
         else:
@@ -196,7 +186,7 @@ class Writer(Tables):
         return self.kernel_call(kernel, numbers)
 
     def kernel_call(self, kernel: str, arguments: list[Any]) -> str:
-        """The call of a kernel that has one form for an example and one for a block."""
+        """The call of a kernel that has a variant for an example and one for a block."""
         self.kernels.add(kernel + self.suffix)
         unit = [self.unit] if self.suffix else []
         return f"{kernel}{self.suffix}({', '.join(map(str, [*arguments, *unit]))});"
@@ -208,7 +198,7 @@ class Writer(Tables):
         a, b, to = (
             f"{array}[i * run[{k}]{self.scale}{self.example}]" for array, k in (("a", 1), ("b", 3), ("to", columns - 2))
         )
-        value = _COMBINED[step.kind].format(a, b) if two else a
+        value = BINARY[step.kind].format(a, b) if two else a
         self.uses_math |= two and step.kind == "pow"
         if step.scale is not None or step.shift is not None:
             scale = np.ones(int(step.runs[:, -1].sum())) if step.scale is None else step.scale

@@ -20,13 +20,13 @@ _MOVES = ("reshape", "transpose", "squeeze", "rev", "copy", "copy_p", "convert_e
 
 
 class Analysis:
-    """What `visit` found: `sites`, the parameters that are `loose`, and why no mask may be taken for the identity."""
+    """The result of `run`: `sites`, the parameters that are `loose`, and the masks whose derivative is undefined."""
 
     def __init__(self) -> None:
         self.sites: dict[Position, Site] = {}
         self.products: dict[Position, Site] = {}  # also those of loose parameters
-        self.loose: dict[int, set[str]] = {}  # and the operations that made them so
-        self.hidden_masks: list[str] = []  # the operations that masks stand in or behind
+        self.loose: dict[int, set[str]] = {}  # with the operations that made them loose
+        self.hidden_masks: list[str] = []  # operations that apply masks to computed values
         self._biases: dict[Position, tuple[int, bytes]] = {}
 
     def run(self, jaxpr: Any, consts: int, parameters: int) -> None:
@@ -134,7 +134,7 @@ class Analysis:
         return active
 
     def _scan(self, equation: Any, operands: list[Value], here: Position, around: Loops) -> list[Value]:
-        """What a loop carries on unchanged is like a constant; what it is given in slices is known in each step."""
+        """What a loop carries unchanged is treated as constant; slices of its inputs are tracked in each step."""
         loop = Loop(equation)
         consts, carry, xs = loop.split(operands)
         self._loosen([value for value, stays in zip(carry, loop.unchanged, strict=True) if not stays], "scan")
@@ -147,7 +147,7 @@ class Analysis:
         return [*kept, *(Active() for _ in results[len(carry) :])]
 
     def _cond(self, equation: Any, operands: list[Value], here: Position, around: Loops) -> list[Value]:
-        """Products inside a branch have no rule; but masks there are looked at."""
+        """Products inside a branch have no rule, but masks inside it are recorded."""
         self._loosen(operands, "cond")
         for i, branch in enumerate(equation.params["branches"]):
             consts: list[Value] = [Fixed() for _ in branch.consts]
@@ -195,13 +195,13 @@ class Loop:
 
     @property
     def unchanged(self) -> list[bool]:
-        """Which values of the carry every step hands on as they came."""
+        """Which values of the carry every step passes on unchanged."""
         _, before, _ = self.split(self.jaxpr.invars)
         return [one is two for one, two in zip(before, self.jaxpr.outvars, strict=False)]
 
 
 def called_program(equation: Any) -> tuple[Any, list[Any]] | None:
-    """(program, its constants), if an equation does nothing but call one."""
+    """(program, its constants), if an equation only calls one."""
     if equation.primitive.name not in _CALLS:
         return None
     inner = equation.params.get("jaxpr") or equation.params["call_jaxpr"]
@@ -209,14 +209,14 @@ def called_program(equation: Any) -> tuple[Any, list[Any]] | None:
 
 
 def applies_mask(equation: Any) -> bool:
-    """Whether an equation, or one inside it, is a mask of ours."""
+    """Whether an equation, or one inside it, applies a mask of nttzoo's layers."""
     if equation.primitive is mask_p:
         return True
     return any(applies_mask(inner) for jaxpr in jaxprs_in_params(equation.params) for inner in jaxpr.eqns)
 
 
 def _moved(equation: Any, operands: list[Value]) -> Weights | None:
-    """The result of an equation that leaves every entry of its one operand with weights what it was, or masks it."""
+    """The result of an equation that only moves, casts or masks the entries of its one operand with weights."""
     name, places = equation.primitive.name, [i for i, value in enumerate(operands) if isinstance(value, Weights)]
     others = [value for value in operands if not isinstance(value, Weights)]
     if len(places) != 1:
@@ -224,7 +224,7 @@ def _moved(equation: Any, operands: list[Value]) -> Weights | None:
     (place,) = places
     moved: Any = operands[place]
     if not all(isinstance(value, Fixed) and value.loops <= moved.loops for value in others) and not (
-        name == mask_p.name and place == 0  # what a mask is applied to does not matter to the mask
+        name == mask_p.name and place == 0  # the mask does not depend on what it is applied to
     ):
         return None
     before, after = equation.invars[place].aval, equation.outvars[0].aval
@@ -232,7 +232,7 @@ def _moved(equation: Any, operands: list[Value]) -> Weights | None:
     masking = before.dtype == bool and (after.dtype == bool or name == mask_p.name)
     if not numbers and not masking:
         return None
-    # Of a choice only the condition matters here, not what stands in place of the entries that are left out.
+    # Only the condition of a `select_n` matters here, not the values that replace masked entries.
     fixed: Any = tuple(value for value in others[:1] if isinstance(value, Fixed))
     step = Step(name, f"{place} {sorted(equation.params.items(), key=str)}", fixed, equation)
     if name == "broadcast_in_dim":

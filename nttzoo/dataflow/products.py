@@ -1,8 +1,8 @@
 """Products of activations and weights in a traced program, in one common form.
 
-Whatever a `dot_general` or a convolution looks like, it is a sum over inputs k for every position p, group g and output
-unit c: out[p, g, c] = sum over k of inputs[p, g, k] * weights[g, k, c]. The functions here bring arrays into that form.
-Leading axes (examples, outputs of the network, steps of a loop) are left in front.
+Any `dot_general` or convolution is a sum over inputs k for every position p, group g and output unit c: out[p, g, c] =
+sum over k of inputs[p, g, k] * weights[g, k, c]. The functions here bring arrays into that form. Leading axes
+(examples, outputs of the network, steps of a loop) stay in front.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class Product(Protocol):
         """Equal for two products that arrange their weights in the same way."""
 
     def weights(self, array: Shaped[Array, "..."]) -> Shaped[Array, "g k c"]:
-        """An array of the weights' shape."""
+        """An array of the weights' shape as [g, k, c]."""
 
     def inputs(self, array: Shaped[Array, "*lead ..."], lead: int) -> Shaped[Array, "*lead p g k"]:
-        """An array of the activations' shape behind `lead` axes."""
+        """An array of the activations' shape after `lead` axes as [..., p, g, k]."""
 
     def outputs(self, array: Shaped[Array, "*lead ..."], lead: int) -> Shaped[Array, "*lead p g c"]:
-        """An array of the results' shape behind `lead` axes."""
+        """An array of the results' shape after `lead` axes as [..., p, g, c]."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Dot:
 
 
 def _grouped(array: Any, lead: int, *axes: Any) -> Any:
-    """Each of the groups of axes becomes one axis, behind `lead` axes that stay."""
+    """Merges each group of axes into one axis, after `lead` axes that stay."""
     order = [axis + lead for group in axes for axis in group]
     sizes = [math.prod(array.shape[axis + lead] for axis in group) for group in axes]
     return array.transpose(*range(lead), *order).reshape(*array.shape[:lead], *sizes)

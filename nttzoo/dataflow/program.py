@@ -1,7 +1,7 @@
 """A model's forward pass as a program for one example, and how to run it with perturbations.
 
-Traced for one example, a program cannot mix examples up, whatever the model does with a batch; and as it works on what
-the model computes, not on the layers that it is made of, it runs just what the model runs.
+A program traced for one example cannot mix examples, whatever the model does with a batch. It consists of what the
+model computes, so the types of its layers make no difference.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class Program:
         *,
         straight: bool,
     ) -> tuple[list[Array], dict[Position, Seen]]:
-        """The outputs, with `products` added to the sites' results and `moves` to parameters; and what sites saw.
+        """The outputs, with `products` added to the sites' results and `moves` to parameters; and the sites' inputs.
 
-        With `straight`, moves pass masks unchanged: only the parameters' own values are masked.
+        With `straight`, moves bypass masks: only the parameters' own values are masked.
         """
         arguments = [Entries(value, move=moves.get(i)) for i, value in enumerate(parameters)]
         run = _Run(self.analysis.products, products, {}, straight)
@@ -133,7 +133,7 @@ def _name(path: Any) -> LayerPath:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Entries:
-    """A parameter on its way to where it acts: its values, which of them no mask holds back (None: all), its move."""
+    """A parameter on its way to a site: its values, which of them no mask removes (None: all), and its move."""
 
     value: Array
     passes: Array | None = None
@@ -143,7 +143,7 @@ class Entries:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Seen:
-    """The inputs of a product [*lengths, ...], and which of its weights [*slices, ...] no mask holds back."""
+    """The inputs of a product [*lengths, ...], and which of its weights [*slices, ...] no mask removes."""
 
     inputs: Array
     passes: Array | None
@@ -189,7 +189,7 @@ class _Run:
         return results
 
     def _moved(self, equation: Any, operands: list[Any], place: int) -> Entries | None:
-        """The same entries elsewhere, for the operations that analysis calls steps; None for others."""
+        """The entries after an operation that `analysis` treats as a step; None for other operations."""
         name, entries = equation.primitive.name, operands[place]
 
         def same(array: Array | None) -> Any:

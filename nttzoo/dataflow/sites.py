@@ -1,4 +1,4 @@
-"""Values of a program as the analysis knows them, and the sites at which parameters act as weights."""
+"""Abstract values for the analysis of a program, and the sites at which parameters act as weights."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from nttzoo.dataflow.products import Product
 from nttzoo.nn.layers import mask_p
 from nttzoo.ops.patches import Ints
 
-# Where an equation stands: its number, and before it those of the loops and calls around it.
+# The position of an equation: the numbers of the loops and calls around it, then its own.
 Position = tuple[int, ...]
-Loops = tuple[tuple[Position, int], ...]  # where they stand, and their numbers of steps
+Loops = tuple[tuple[Position, int], ...]  # their positions and numbers of steps
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +30,7 @@ class Fixed:
 
 
 class Active:
-    """May depend on anything; on parameters only by way of products, or of those that are loose."""
+    """May depend on anything, but on parameters only through products, unless they are loose."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Weights:
-    """The entries of one parameter after some steps; with `spread`, some stand there more than once."""
+    """The entries of one parameter after some steps; with `spread`, some occur more than once."""
 
     parameter: int
     shape: Ints  # the parameter's own
@@ -59,9 +59,9 @@ Value = Fixed | Active | Weights
 
 @dataclass(frozen=True)
 class Site:
-    """A product that a parameter takes part in as its weights, and maybe another one as its bias.
+    """A product whose weights are a parameter, and whose bias may be another one.
 
-    `loops` stand around it; those of which each step has weights of its own, slices of the parameter, are `sliced`.
+    `loops` enclose it; in those that are `sliced`, each step uses its own slice of the parameter.
     """
 
     parameter: int
@@ -89,7 +89,7 @@ class Site:
         return self.steps, type(self.product), self.product.layout, self.bias
 
     def inputs(self, array: Array, lead: int) -> Array:
-        """What the product saw, [*lead, *lengths, ...] -> [*lead, p, g, k]: steps are positions; sliced ones groups."""
+        """The product's inputs, [*lead, *lengths, ...] -> [*lead, p, g, k]: steps are positions; sliced ones groups."""
         return self._joined(self.product.inputs(array, lead + len(self.loops)), lead)
 
     def outputs(self, array: Array, lead: int) -> Array:
@@ -115,7 +115,7 @@ class Site:
         return array.reshape(*array.shape[:lead], *sizes, array.shape[-1])
 
     def places(self) -> Integer[np.ndarray, "g k c"]:
-        """Which entry of the parameter each weight of the product is; slices number groups."""
+        """The index into the parameter of each weight of the product; slices number groups."""
         entries = numbered(self.shape, self.steps)
         if entries is None:
             raise ValueError(f"the steps {[step.name for step in self.steps]} cannot be retraced")
@@ -130,7 +130,7 @@ def site_of(weights: Weights, product: Product, result: Any, around: Loops) -> S
 
 
 def numbered(shape: Ints, steps: tuple[Step, ...]) -> Integer[np.ndarray, "..."] | None:
-    """The numbers of a parameter's entries after the steps that it takes; None if they cannot be retraced."""
+    """The indices of a parameter's entries after some steps; None if they cannot be retraced."""
     return _retraced(np.arange(math.prod(shape)).reshape(shape), steps)
 
 

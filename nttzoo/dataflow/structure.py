@@ -1,7 +1,7 @@
-"""What a model computes, as a key for everything that is compiled or checked once for many models.
+"""A key for what a model computes, for everything that is compiled or checked once for many models.
 
-The structure that NNX gives of a model is not enough: what a forward pass does may also depend on the content of a list
-or of a config object that the model holds, or on what a function refers to. So the traced program belongs to the key.
+NNX's graph definition of a model is not enough: a forward pass may also depend on the content of a list or config
+object that the model refers to, or on a closure. The key therefore includes the traced program.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Structure:
 
 
 def structure(graph: Any, function: Callable[..., Any], *arguments: Any) -> Structure:
-    """The structure of a model of which a function makes some use, with the function's arguments."""
+    """The structure of a model as `function` uses it, with the function's arguments."""
     return Structure(graph, fingerprint(jax.make_jaxpr(function)(*arguments)))
 
 
 def fingerprint(program: ClosedJaxpr) -> str:
-    """A hash of a traced program and the constants in it; those that are traced or elsewhere count by their type."""
+    """A hash of a traced program and its constants; constants that are traced or on other hosts count by their type."""
     # Functions are printed with their addresses, which differ each time a program is traced.
     digest = hashlib.sha256(_ADDRESS.sub("", str(program.jaxpr)).encode())
     for constant in _constants(program):

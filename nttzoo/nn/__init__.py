@@ -1,4 +1,4 @@
-"""Sparse layers, and the way from and to plain NNX layers."""
+"""Sparse layers, and conversion from and to plain NNX layers."""
 
 from nttzoo.nn.layers import (
     Conv,

@@ -32,11 +32,11 @@ class Mask(nnx.Variable):
 
 
 def _apply_mask(mask: Bool[Array, "..."], kernel: Float[Array, "..."]) -> Float[Array, "..."]:
-    # A product would let an infinite or NaN pruned weight through; a choice does not.
+    # `where` and not a product, which would propagate infinite or NaN pruned weights.
     return jnp.where(mask, kernel, jnp.zeros((), kernel.dtype))
 
 
-# A primitive, and not just that choice, so that tangent kernels find the masks in what a model computes.
+# A primitive and not just `where`, so that tangent kernels find the masks in a traced program.
 mask_p = Primitive("nttzoo_mask")
 mask_p.def_impl(jax.jit(_apply_mask))
 # Traced, not only shaped: inside shard_map a result also knows the mesh axes along which it varies.
@@ -51,7 +51,7 @@ ad.primitive_transposes[mask_p] = lambda cotangent, mask, kernel: (
 
 
 class _Masked(nnx.Module):
-    """What the masked layers share; `kernel` comes from the NNX layer that stands behind it in the class list."""
+    """Common to the masked layers; `kernel` comes from the NNX layer, which is the next base class."""
 
     kernel: nnx.Param
     mask: Any
@@ -62,7 +62,7 @@ class _Masked(nnx.Module):
 
     @property
     def fan_in(self) -> int:
-        """How many weights reach one output unit."""
+        """The number of weights into one output unit."""
         return self.kernel.size // math.prod(self.output_units())
 
     def output_units(self) -> tuple[int, ...]:
@@ -70,7 +70,7 @@ class _Masked(nnx.Module):
         return self.kernel.shape[-1:]
 
     def __call__(self, inputs: Array, out_sharding: Any = None) -> Array:
-        # The NNX layer's own forward pass, on a stand-in whose kernel is masked already.
+        # The NNX layer's own forward pass, on a copy whose kernel is masked already.
         stand_in = SimpleNamespace(**{**vars(self), "kernel": self.masked_kernel(), "mask": None})
         dense_call = super().__call__.__func__  # type: ignore[attr-defined]
         return dense_call(stand_in, inputs, out_sharding=out_sharding)
@@ -121,12 +121,12 @@ def add_mask(layer: Any) -> None:
 
 
 def path_name(path: LayerPath) -> str:
-    """A layer's place in its model as people write it: ("layers", 0) -> "layers.0"."""
+    """A layer's path in dotted notation: ("layers", 0) -> "layers.0"."""
     return ".".join(map(str, path)) or "(the model itself)"
 
 
 def matching(paths: Sequence[LayerPath], patterns: Sequence[str]) -> set[LayerPath]:
-    """Those of the layers' paths that match some glob, such as "blocks.*"; an error if one matches none."""
+    """The paths that match any of the globs, such as "blocks.*"; raises if a glob matches none."""
     if isinstance(patterns, str):
         raise OptionError(f"exclude is {patterns!r}; globs over layer paths are a list: write [{patterns!r}].")
     check_texts("exclude", patterns)
@@ -159,20 +159,20 @@ def masked_layers(model: nnx.Module) -> dict[LayerPath, Any]:
 
 
 def split_params(model: nnx.Module) -> tuple[Any, Any, Any]:
-    """(graph, parameters, everything else): what jitted code passes about; `merge_params` puts it together again."""
+    """(graph, parameters, everything else), as jitted code passes it; `merge_params` is the inverse."""
     graph, params, *rest = nnx.split(model, nnx.Param, ...)
     return graph, params, rest[0]
 
 
 def split_masked(model: nnx.Module) -> tuple[Any, Any, Any, Any]:
-    """(graph, parameters, masks, everything else); `nnx.merge` puts it together again."""
+    """(graph, parameters, masks, everything else); `nnx.merge` is the inverse."""
     parts: Any = nnx.split(model, nnx.Param, Mask, ...)
     graph, params, masks, rest = parts
     return graph, params, masks, rest
 
 
 def merge_params(graph: Any, params: Any, rest: Any) -> Any:
-    """The model again, as a copy: what its forward pass changes (random streams, statistics) stays with the copy."""
+    """The model as a copy: what its forward pass changes (random streams, statistics) changes only the copy."""
     return nnx.merge(graph, params, rest, copy=True)
 
 

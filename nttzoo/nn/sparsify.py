@@ -51,7 +51,7 @@ def sparsify(model: M, *, exclude: Sequence[str] = (), copy: bool = True) -> M:
         if masked := _MASKED.get(type(layer)):
             if getattr(layer, "conv_general_dilated", None) is jax.lax.conv_general_dilated:
                 layer.conv_general_dilated = conv_general_dilated  # type: ignore[attr-defined]
-            # Changing the class of the layer where it stands keeps every reference to it, shared ones included.
+            # Changing the layer's class in place keeps every reference to it, shared ones included.
             layer.__class__ = masked
             add_mask(layer)
         elif isinstance(layer, tuple(_MASKED)):

@@ -23,7 +23,7 @@ _RECORDER: ContextVar[_Recorder | None] = ContextVar("nttzoo_recorder", default=
 
 @dataclass(frozen=True)
 class Call:
-    """One call of one layer: its path, the layer itself, and the arrays that went in and came out."""
+    """One call of one layer: its path, the layer itself, and its input and output arrays."""
 
     path: LayerPath
     layer: Any
@@ -55,8 +55,8 @@ def _tapped(kind: type) -> type:
     def call(self: Any, *args: Any, **kwargs: Any) -> Array:
         outputs = kind.__call__(self, *args, **kwargs)
         recorder = _RECORDER.get()
-        # Inside an NNX transform (scan, jit, remat ...) the layer is a copy that the recorder does not know: what it
-        # sees there must not leave the transform.
+        # Inside an NNX transform (scan, jit, remat ...) the layer is a copy that the recorder does not know: tracers
+        # must not leave the transform.
         if recorder is None or id(self) not in recorder.layers:
             return outputs
         return recorder.tap(self, [value for value in (*args, *kwargs.values()) if value is not None], outputs)

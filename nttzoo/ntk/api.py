@@ -45,9 +45,9 @@ def empirical_ntk(
       tangents: "active" takes derivatives with respect to all parameters of the network as it is, masks included: those
         of pruned weights are zero. "all" takes the derivative of each mask for the identity: the outputs, and the point
         at which derivatives are taken, are the masked network's, but pruned weights count as if they were there. (For
-        layers that use their kernel only by way of its mask this is the kernel of a dense network that has zeros for
-        the pruned weights.) Refused where masks are applied to kernels that the forward pass computes, as under
-        `nnx.WeightNorm`: such zeros would make another network.
+        layers that use their kernel only through its mask this is the kernel of a dense network that has zeros for the
+        pruned weights.) Raises if masks are applied to kernels that the forward pass computes, as under
+        `nnx.WeightNorm`, where such zeros would change the network.
       outputs: "full" gives [n1, n2, o, o], "trace" its trace over outputs, [n1, n2].
       memory: the number of bytes for intermediate arrays (default: a quarter of the device's memory); the kernel is
         computed in blocks that fit.

@@ -81,7 +81,7 @@ def _blocks_of(chosen: Outputs, sizes: BlockSizes) -> Integer[Array, "blocks ...
     return jnp.moveaxis(every.reshape(*every.shape[:-1], -1, sizes.outputs), -2, 0)
 
 
-# Compiled as a whole, also when it is called eagerly: operation by operation it would be slow and hungry.
+# Compiled as a whole even in eager calls: operation by operation it would be slow and need more memory.
 @partial(jax.jit, static_argnames=("structure", "sizes", "trace", "active", "find"))
 def _kernel(
     params: Any,
@@ -163,13 +163,13 @@ def pair_shares(
     find_shares: FindShares = shares,
 ) -> tuple[Array, dict[LayerPath, Array]]:
     """The outputs for x1 and x2 together, [n1 + n2, o], and each layer's share of the kernel: one forward pass."""
-    # The same array on both sides is looked at once.
+    # The same array on both sides is processed once.
     same = x1 is x2 and (chosen is None or chosen.ndim == 1)
     both = x1 if same else jnp.concatenate([x1, x2])
     y, found = find_shares(model, both, chosen, active=active)
     kernels = {}
     for path, share in found.items():
-        # An exchange between devices gives shares of more examples than came in here.
+        # After an exchange between devices, shares have more examples than the inputs here.
         n = len(share.rows if isinstance(share, Rows) else share.a) * len(x1) // len(both)
         one, two = (share, share) if same else (_examples(share, slice(n)), _examples(share, slice(n, None)))
         kernels[path] = gram(one, two, trace=trace)
@@ -188,7 +188,7 @@ def default_memory() -> int:
 
 
 class BlockSizes(NamedTuple):
-    """How many examples' factors, how many examples' rows and how many outputs fit into memory at a time."""
+    """The numbers of examples for factors, of examples for rows, and of outputs that fit into memory at a time."""
 
     block: int
     stripe: int
@@ -202,7 +202,7 @@ def block_sizes(
 ) -> BlockSizes:
     """The largest blocks that fit into this many bytes."""
     graph, params, rest = split_params(model)
-    # Two examples, not one: a layer that sees one example may look as if it had no axis of examples at all.
+    # Two examples: with one, the axis of examples of a layer's arrays could not be identified.
     two = jax.ShapeDtypeStruct((2, *x.shape[1:]), x.dtype)
     total = count_outputs(model, two) if chosen is None else chosen.shape[-1]
 
@@ -216,12 +216,12 @@ def block_sizes(
         found, rows = (sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree)) / 2 for tree in shapes)
         return found, rows, fingerprint(program)
 
-    # If not even one example fits, fewer of its outputs may: a part of them that leaves no rest.
+    # If not even one example fits, fewer of its outputs may: a divisor of their number.
     for outputs in (size for size in range(total, 0, -1) if total % size == 0):
         looked_at, kept, program = bytes_of_an_example(outputs)
         if 4 * (looked_at + kept) <= memory:
             break
-    # Each example that is looked at has its factors and rows, and about as much again in passing, for two sides.
+    # Each example needs its factors and rows, and about as much again temporarily, on both sides.
     alone = max(1, int(memory / (4 * (looked_at + kept))))
     if len(x) <= alone:
         return BlockSizes(alone, alone, outputs, total, program)

@@ -21,7 +21,7 @@ from nttzoo.ntk.layer_rules import Rows, Share, affine_share
 from nttzoo.ntk.sharding import Exchange
 from nttzoo.ops.convolution import varying_alike
 
-# Which outputs of the network are looked at: all, the same ones for all examples, or each example's own.
+# The selected outputs of the network: all, the same ones for all examples, or each example's own.
 Outputs = Integer[Array, " r"] | Integer[Array, "_ r"] | None
 
 _MOST_AXES = 6
@@ -86,10 +86,10 @@ def shares(
 
 
 def _each(pull: Callable[[Array], Any], rows: Float[Array, "r n o"], rank: int) -> Any:
-    """`pull` of every row: vectorized, or in a loop if arrays of `rank` axes would get too many.
+    """`pull` of every row: vectorized, or in a loop if arrays of `rank` axes would get too many axes.
 
-    In jaxlib 0.10.2 and 0.11, sums over float32 arrays of seven and more axes may end the process on CPUs, without an
-    error (jax-ml/jax#39257). Networks with GroupNorm have such arrays here; in a loop they have six.
+    In jaxlib 0.10.2 and 0.11, sums over float32 arrays of seven and more axes may crash the process on CPUs
+    (jax-ml/jax#39257). Networks with GroupNorm have such arrays here; in a loop they have six.
     """
     if rank + 1 > _MOST_AXES and jax.default_backend() == "cpu":
         return lax.map(pull, rows)
@@ -124,15 +124,15 @@ def _check_masks(model: nnx.Module, program: Program) -> None:
 
 
 def _warn_of_slow_parameters(model: nnx.Module, program: Program, parameters: list[Array]) -> None:
-    # Rows of a parameter that is looked up, added or multiplied entry by entry are all there is to gain.
+    # For a parameter that is looked up, added or multiplied entry by entry, nothing is faster than rows.
     slow = (i for i, why in program.analysis.loose.items() if parameters[i].ndim > 1 and not why <= _ENTRYWISE)
     names = tuple(sorted(path_name(program.names[i]) for i in slow))
     key = (type(model).__name__, names)
     if names and key not in _warned:
         _warned.add(key)
         warnings.warn(
-            f"no fast tangent rule for these parameters of {key[0]}: {', '.join(names)}. Their exact Jacobian is used: "
-            "correct, but slower and hungrier for memory.",
+            f"no fast tangent rule for these parameters of {key[0]}: {', '.join(names)}. Their exact Jacobian is used, "
+            "which is correct, but slower and needs more memory.",
             stacklevel=2,
         )
 
@@ -140,9 +140,9 @@ def _warn_of_slow_parameters(model: nnx.Module, program: Program, parameters: li
 def dense_rows(
     model: nnx.Module, x: Array, outputs: Outputs, *, active: bool, exchange: Exchange | None = None
 ) -> tuple[Array, dict[LayerPath, Share]]:
-    """`shares` by the whole Jacobian of the model itself, example by example: the slow and simple reference.
+    """`shares` from the whole Jacobian of the model itself, example by example: the slow and simple reference.
 
-    For all tangents, masks must be all that stands between a masked kernel and the network.
+    With all tangents, the network must use a masked kernel only through its mask.
     """
     point = model if active else at_masked_point(model)
     graph, params, rest = split_params(point)

@@ -80,7 +80,7 @@ def _factors(
     site: Site, inputs: Array, cotangents: Array, dtype: Any, exchange: Exchange | None
 ) -> tuple[Float[Array, "n p g k"], Float[Array, "r n p g c"]]:
     """One product's inputs and cotangents."""
-    # Inputs travel before they are unfolded to patches, which are larger.
+    # Inputs are exchanged before they are unfolded to patches, which are larger.
     inputs = exchange.all_examples(inputs) if exchange else inputs
     a, b = site.inputs(inputs, 1), site.outputs(cotangents, 2)
     # A layer may compute in half precision; Gram matrices, like gradients, have the precision of the parameters.
@@ -134,7 +134,8 @@ def _gram(one: Float[Array, "n d"], two: Float[Array, "m d"]) -> Float[Array, "n
 def _gram_tangent(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
     """The product rule, but with the factors of the second term swapped.
 
-    Backwards, the small matrix is then transposed instead of being multiplied sideways, at half the speed, on the CPU.
+    The backward pass then transposes the small matrix; a product with the untransposed one runs at half the speed on
+    CPUs.
     """
     (one, two), (d_one, d_two) = primals, tangents
     return _gram(one, two), _gram(d_one, two) + lax.optimization_barrier(_gram(d_two, one)).T

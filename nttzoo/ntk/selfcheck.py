@@ -25,10 +25,10 @@ from nttzoo.nn import merge_params, split_params
 from nttzoo.ntk.factors import at_masked_point, dense_rows, shares
 from nttzoo.ntk.layer_rules import gram
 
-OUTPUTS = 4  # at most so many are looked at
-EXAMPLES = 2  # of which the kernel is compared
-BATCH = 4  # at most so many are in the batch: in a batch of two, examples may change places and come back
-# Compiled for one use: the compiler's effort would take longer than what it saves.
+OUTPUTS = 4  # the most that are compared
+EXAMPLES = 2  # whose kernel is compared
+BATCH = 4  # the largest batch: in a batch of two, a roll by two changes nothing
+# Compiled for a single use: optimizing would take longer than it saves.
 _QUICKLY: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
@@ -44,13 +44,13 @@ def checked_shares(model: nnx.Module, x: Array, *, active: bool) -> Any:
 
 
 def forget() -> None:
-    """Every structure is checked again when it is next seen."""
+    """Clears the record of checked structures."""
     _trusted.clear()
 
 
 def _agrees(model: nnx.Module, x: Array, active: bool) -> bool:
     name = type(model).__name__
-    # Outside of whatever is being traced. (`ensure_compile_time_eval` would run every constant of the model by itself.)
+    # Outside of any trace. (`ensure_compile_time_eval` would run every constant of the model by itself.)
     with jax.core.eval_context(), jax.default_matmul_precision("highest"):
         model, x = _concrete(model, x)
         tolerance = _tolerance(model, x)
@@ -58,12 +58,12 @@ def _agrees(model: nnx.Module, x: Array, active: bool) -> bool:
         seen = _own_derivatives(model, model if active else at_masked_point(model), x, vectors)
         if _differ(seen.alone, seen.together, tolerance):
             raise ModelError(
-                f"{name} gives an example another output when it comes in a batch than when it comes alone: a kernel "
+                f"{name} gives an example a different output in a batch than alone: a kernel "
                 "needs a model whose examples do not depend on each other. Call model.eval() first, if it has a "
                 "training mode."
             )
         if not active and _differ(seen.alone[:EXAMPLES], seen.at_point, tolerance):
-            # Masks are not all that stands before a kernel: the masked point is another network.
+            # The network does not use a kernel only through its mask: the masked point is another network.
             active = True
             seen = _own_derivatives(model, model, x, vectors)
         try:
@@ -156,7 +156,7 @@ def _options() -> dict[str, Any] | None:
 
 
 def _concrete(model: nnx.Module, x: Array) -> tuple[Any, Array]:
-    """The model with weights moved a little, so that none is zero by chance; random numbers for what is only traced."""
+    """The model with slightly perturbed weights, so that none is zero by chance; random numbers for traced values."""
     rng = np.random.default_rng(1)
     graph, params, rest = split_params(model)
 
@@ -186,12 +186,12 @@ def _concrete(model: nnx.Module, x: Array) -> tuple[Any, Array]:
     if jnp.issubdtype(x.dtype, jnp.floating):
         for i in range(1, len(examples)):
             if any((examples[i] == other).all() for other in examples[:i]):
-                examples[i] += rng.normal(size=x.shape[1:])  # two alike would not show that they depend on each other
+                examples[i] += rng.normal(size=x.shape[1:])  # equal ones would not reveal a dependence
     return merge_params(graph, jax.tree.map(moved, params), jax.tree.map(known, rest)), jnp.asarray(examples, x.dtype)
 
 
 def _tolerance(model: nnx.Module, x: Array) -> float:
-    """The root of the rounding error of the least precise numbers that the model computes with."""
+    """The square root of the rounding error of the least precise type in the model's computation."""
 
     def types(jaxpr: Any) -> set[Any]:
         own = {var.aval.dtype for equation in jaxpr.eqns for var in equation.outvars if hasattr(var.aval, "dtype")}

@@ -30,7 +30,7 @@ from nttzoo.ops import depthwise, patches, winograd
 from nttzoo.ops.patches import Window, by_chunks, chunk_size, primitive_of
 
 # With fewer channels Winograd's transforms take longer than the products that they save; with larger tiles than this,
-# memory holds them up.
+# memory bandwidth limits them.
 WINOGRAD_CHANNELS = 16
 WINOGRAD_BYTES = 2**28
 
@@ -39,7 +39,8 @@ _unfolding: ContextVar[bool] = ContextVar("unfolding", default=False)
 
 @contextmanager
 def unfolding() -> Iterator[None]:
-    """Convolutions traced herein unfold their images: tangent kernels, with second derivatives, are faster that way."""
+    """A context in which traced convolutions unfold images: faster for tangent kernels, which have second
+    derivatives."""
     token = _unfolding.set(True)
     try:
         yield
@@ -64,14 +65,14 @@ def conv_general_dilated(
     ones = (1,) * space
     strides, inner, holes = tuple(window_strides), tuple(lhs_dilation or ones), tuple(rhs_dilation or ones)
     plain = all(value is None for value in options.values())
-    # lax refuses names of paddings together with an input dilation; leave that error to it.
+    # lax raises for a named padding with an input dilation: it reports that error.
     plain = plain and dimension_numbers == _channels_last(space) and not (isinstance(padding, str) and inner != ones)
-    # What does not fit together is lax's to refuse.
+    # lax reports shapes that do not fit.
     plain = plain and lhs.shape[-1] == rhs.shape[-2] * feature_group_count and rhs.shape[-1] % feature_group_count == 0
     if jax.default_backend() == "cpu" and plain and 0 not in lhs.shape and lhs.dtype == rhs.dtype:
         padded = patches.pad(lhs, rhs.shape[:space], strides, padding, inner, holes)
         window = Window(rhs.shape[:space], strides, holes, padded.shape[1:-1], feature_group_count)
-        if all(n > 0 for n in window.out):  # else the window is larger than the images
+        if all(n > 0 for n in window.out):  # otherwise the window is larger than the images
             quick = not _unfolding.get() and _suits_winograd(window, len(lhs), lhs.shape[-1], rhs.shape[-1], lhs.dtype)
             return conv_p.bind(*varying_alike(padded, rhs), window=replace(window, winograd=quick))
     return lax.conv_general_dilated(
@@ -80,7 +81,7 @@ def conv_general_dilated(
 
 
 def varying_alike(*arrays: Array) -> list[Array]:
-    """The arrays, each varying along all mesh axes along which any of them does: a matter of `jax.shard_map` only."""
+    """The arrays, made to vary along all mesh axes along which any of them varies; relevant only in `jax.shard_map`."""
     axes = [jax.typeof(array).manual_axis_type.varying for array in arrays]
     every = frozenset().union(*axes)
     return [
@@ -208,7 +209,7 @@ def _batch_over_images(primitive: Primitive, args: Any, dims: Any, *, window: Wi
     if kernel_axis is not None:
         return _batch_by_loop(primitive, args, dims, window=window)
     images = jnp.moveaxis(images, axis, 0)
-    # Of more images the choice of the way may be another one.
+    # For more images, another algorithm may be chosen.
     count = images.shape[0] * images.shape[1]
     suits = window.winograd and _suits_winograd(window, count, kernel.shape[-2], kernel.shape[-1], images.dtype)
     window = replace(window, winograd=suits)

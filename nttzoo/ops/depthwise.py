@@ -1,4 +1,4 @@
-"""Convolutions of each channel by itself, as sums of shifted images: patches would be nine times as large as they."""
+"""Convolutions of each channel by itself, as sums of shifted images: patches would be nine times as large."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _taps(kernel: Array, window: Window) -> Float[Array, "k c m"]:
 
 
 def _views(x: Array, window: Window) -> list[Array]:
-    """What each pixel of the window sees, in the order of the kernel's."""
+    """The images shifted by each pixel of the window, in the order of the kernel's pixels."""
     views = []
     for slices in itertools.product(*map(window.along, range(len(window.size)))):
         view = x

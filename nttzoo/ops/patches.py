@@ -40,7 +40,7 @@ class Window:
         return tuple((s - (w - 1) * hole - 1) // stride + 1 for s, w, hole, stride in axes)
 
     def along(self, axis: int) -> list[tuple[int, int]]:
-        """(start, stop) of the strided slice of a space axis that each of the window's places on it sees."""
+        """(start, stop) of the strided slice of a space axis that each pixel of the window covers."""
         hole, reach = self.holes[axis], (self.out[axis] - 1) * self.strides[axis] + 1
         return [(place * hole, place * hole + reach) for place in range(self.size[axis])]
 
@@ -74,7 +74,7 @@ def fold(patches: Num[Array, "n *out k c"], window: Window) -> Num[Array, "n *sp
 
 
 def _unfold(x: Array, *, window: Window) -> Array:
-    # Axis by axis, the last first: what is copied then grows longer with every axis, and most copies are of whole rows.
+    # Axis by axis, the last first: contiguous pieces grow with every axis, and most copies are of whole rows.
     shape = (len(x), *window.out, math.prod(window.size), x.shape[-1])
     for axis in reversed(range(len(window.size))):
         stride = window.strides[axis]
@@ -84,13 +84,13 @@ def _unfold(x: Array, *, window: Window) -> Array:
 
 
 def _fold(patches: Array, *, window: Window) -> Array:
-    # In a loop, so that XLA cannot carry the sum into everything that uses it, and compute it there again and again.
+    # In a loop, so that XLA cannot fuse the sum into all of its users and recompute it in each.
     pieces = 2 if jax.default_backend() == "cpu" else 1
     return by_chunks(partial(sum_of_places, window=window), max(1, len(patches) // pieces), patches)
 
 
 def sum_of_places(patches: Num[Array, "n *out k c"], window: Window) -> Num[Array, "n *space c"]:
-    """`fold` as plain sums, for a loop over a few images at a time that is there already."""
+    """`fold` as plain sums, for use within a loop over a few images at a time."""
     zero = jnp.zeros((), patches.dtype)
     total: Any = 0
     for k, slices in enumerate(itertools.product(*map(window.along, range(len(window.size))))):

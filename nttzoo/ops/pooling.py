@@ -16,8 +16,8 @@ def max_pool(x: Float[Array, "n h w c"]) -> Float[Array, "n h//2 w//2 c"]:
 
 @max_pool.defjvp
 def _max_pool_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    # XLA's own derivative scatters. The choice is piecewise constant: made once per example, on the values, it leaves a
-    # mere selection: cheap to differentiate again, and shared by all outputs of a tangent kernel.
+    # XLA's own derivative scatters. The argmax is piecewise constant: computed once per example, on the values, it
+    # leaves a selection that is cheap to differentiate again and shared by all outputs of a tangent kernel.
     (x,), (tangent,) = primals, tangents
     top = max_pool(x)
     values = _blocks(x)

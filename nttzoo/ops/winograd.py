@@ -2,8 +2,9 @@
 
 Unfolding patches takes 36 products and writes every pixel nine times; here it is 16 and four. Tiles of 4x4 pixels, two
 apart, are transformed, multiplied by the transformed kernel (one matrix product for each of a tile's 16 places) and
-transformed back (Lavin and Gray, 2016). The transposes, with respect to the images and to the kernel, go the same way
-backwards. All transforms are sums and differences of whole arrays, along whose channels XLA runs at full speed.
+transformed back (Lavin and Gray, 2016). The transposes, with respect to the images and to the kernel, apply the
+transposed steps in reverse order. All transforms are sums and differences of whole arrays, along whose channels XLA
+runs at full speed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from jaxtyping import Array, Float
 Places = list[list[Array]]
 Transform = Callable[[Sequence[Array]], list[Array]]
 
-# Products of long, thin matrices run on one core each; in this many pieces they share the cores.
+# XLA runs a product of long, thin matrices on one core; in this many pieces it uses several.
 PIECES = 16
 THIN = 64 * 64
 

@@ -133,7 +133,7 @@ def test_what_is_written_was_tried_out(tmp_path, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CC", raising=False)
-    assert "not tried out: there is no C compiler" in str(nttzoo.export_c(linear, tmp_path / "m.c", input_shape=(3,)))
+    assert "not verified: there is no C compiler" in str(nttzoo.export_c(linear, tmp_path / "m.c", input_shape=(3,)))
     monkeypatch.undo()
     monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-march=another"))  # as if for another machine
     assert nttzoo.export_c(linear, tmp_path / "m.c", input_shape=(3,)).difference is None

@@ -85,7 +85,7 @@ def test_compile_checks_itself_once(tmp_path, monkeypatch):
         return np.zeros_like(inputs)
 
     monkeypatch.setattr(codegen.selfcheck, "outputs_of_graph", wrong)
-    with pytest.raises(errors.ExportError, match="mistake of nttzoo"):
+    with pytest.raises(errors.ExportError, match="bug in nttzoo"):
         codegen.compile(tmp_path / "m.onnx")
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -225,7 +225,7 @@ def test_a_model_that_squeezes_its_batch_away():
     ids=["scaled by all", "out of order", "centered", "by chance", "moved by two", "centered if many"],
 )
 def test_examples_that_depend_on_each_other_are_refused(call):
-    with pytest.raises(ModelError, match="another output when it comes in a batch"):
+    with pytest.raises(ModelError, match="a different output in a batch"):
         empirical_ntk(model_with(__call__=call), jnp.asarray([*X, X[0] + 1]))
 
 

@@ -33,7 +33,7 @@ def _common_batch(reader: Reader, node: onnx.NodeProto, values: list[str]) -> tu
 
 
 def _legacy(reader: Reader, node: onnx.NodeProto, given: dict[str, Any]) -> None:
-    """Before opset 7 a second input was placed by `axis`: here constants get the axes that they would need today."""
+    """Before opset 7, `axis` aligned the second input: adds the axes that broadcasting needs since then."""
     if reader.opset >= 7 or not node.input or len(node.input) != 2:
         return
     name = node.input[1]
@@ -120,7 +120,7 @@ def _combine(
 def _with_constant(
     reader: Reader, node: onnx.NodeProto, kind: str, a: str | np.ndarray, b: str | np.ndarray, target: str | None
 ) -> str | None:
-    """A value and a constant as a scale, a shift or a function of the value; None where that cannot be."""
+    """A value and a constant as a scale, a shift or a function of the value; None if it is none of these."""
     if isinstance(a, np.ndarray):
         assert isinstance(b, str)
         if kind in ("add", "mul", "max", "min"):

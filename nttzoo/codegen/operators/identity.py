@@ -19,7 +19,7 @@ def _dropout(reader: Reader, node: onnx.NodeProto, given: dict[str, Any]) -> Non
     rate = given.get("ratio", 0.5) if ratio is None else ratio.item()
     random = (mode is not None and mode.item()) or (reader.opset < 7 and not given.get("is_test"))
     if not reader.training and random and rate:
-        raise ExportError(f"{called(node)} is in training mode: its answers are random. Export it for inference.")
+        raise ExportError(f"{called(node)} is in training mode: its outputs are random. Export it for inference.")
     if not reader.training or not random or rate == 0:
         _identity(reader, node, given)
     else:

@@ -1,4 +1,4 @@
-"""Operators that put several values, or a value and constants, into one: concatenation and padding."""
+"""Operators that combine values and constants into one value: concatenation and padding."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def join(
     batch: Batch | None = None,
     target: str | None = None,
 ) -> str:
-    """Values at their places in an array that holds constants elsewhere."""
+    """Values at given positions of an array that is constant elsewhere."""
     names, places = [name for name, _ in parts], [place for _, place in parts]
     op = Join(node.name, names, target or reader.new(node, "joined"), places, fill.astype(np.float32))
     return reader.add(op, fill.shape, batch)
@@ -54,7 +54,7 @@ def _concat(reader: Reader, node: onnx.NodeProto, given: dict[str, Any]) -> None
 
 
 def without_batch(reader: Reader, node: onnx.NodeProto, index: int, batch: Batch, rank: int) -> np.ndarray:
-    """A constant input beside values of `rank` axes, as it is for one example: it must be the same for all."""
+    """A constant input beside values of `rank` axes, for one example: it must be the same for all."""
     found = []
     for size, value in zip(reader.sizes, reader.both(node, index), strict=True):
         if value.ndim > rank:

@@ -42,7 +42,7 @@ def _conv(reader: Reader, node: onnx.NodeProto, given: dict[str, Any]) -> None:
 
 @READERS.register("ConvTranspose")
 def _conv_transpose(reader: Reader, node: onnx.NodeProto, given: dict[str, Any]) -> None:
-    """Zeros between the pixels, then a convolution with the window turned around."""
+    """Zeros between the pixels, then a convolution with the flipped window."""
     source, axes = windows.planes(reader, node)
     weight = reader.needed(node, 1)  # [c, o / groups, ...]
     shape, groups = reader.shapes[source], given.get("group", 1)
@@ -69,12 +69,12 @@ def _conv_transpose(reader: Reader, node: onnx.NodeProto, given: dict[str, Any])
     if wanted is not None:
         for axis in range(2):
             total = natural[axis] - wanted[axis]
-            half = max(total, 0) // 2  # what is missing comes at the end
+            half = max(total, 0) // 2  # the remainder is added at the end
             low = half if auto == b"SAME_UPPER" else max(total, 0) - half
             pads[axis], pads[axis + 2] = low, total - low
     border = [reach[axis % 2] - pads[axis] + (more[axis % 2] if axis >= 2 else 0) for axis in range(4)]
     if min(border) < 0:
-        raise ExportError(f"{called(node)}: pads {pads} that reach behind the window are not supported.")
+        raise ExportError(f"{called(node)}: pads {pads} that extend past the window are not supported.")
     spread = (shape[0], *((shape[1 + axis] - 1) * window.strides[axis] + 1 for axis in range(2)))
     if spread != shape:
         places = np.arange(int(np.prod(spread))).reshape(spread)[:, :: window.strides[0], :: window.strides[1]]
@@ -95,7 +95,7 @@ def _conv_transpose(reader: Reader, node: onnx.NodeProto, given: dict[str, Any])
     )
     size = [spread[1 + axis] + border[axis] + border[axis + 2] - reach[axis] for axis in range(2)]
     if min(size) < 1:
-        raise ExportError(f"{called(node)}: nothing is left of its result.")
+        raise ExportError(f"{called(node)}: its result is empty.")
     reader.add(op, (outputs, *size))
     windows.back(reader, node, middle, axes)
 

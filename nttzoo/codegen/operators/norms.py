@@ -1,4 +1,4 @@
-"""Normalization: by stored statistics, or by those of groups of channels."""
+"""Normalization by stored statistics, or by those of groups of channels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nttzoo.errors import ExportError
 @READERS.register("BatchNormalization")
 def _batch_norm(reader: Reader, node: onnx.NodeProto, given: dict[str, Any]) -> None:
     shape = reader.shape(node)
-    # From opset 7 to 13, training mode was having the statistics as outputs.
+    # From opset 7 to 13, training mode was expressed by the statistics as outputs.
     if given.get("training_mode") or (reader.opset < 7 and not given.get("is_test")) or any(node.output[1:]):
         raise ExportError(f"{called(node)} is in training mode: it mixes examples. Export it for inference.")
     if reader.opset < 9 and not given.get("spatial", 1):
@@ -63,7 +63,7 @@ def _group_normalization(reader: Reader, node: onnx.NodeProto, given: dict[str, 
 def _layer_norm(reader: Reader, node: onnx.NodeProto, given: dict[str, Any]) -> None:
     shape = reader.shapes[reader.value(node)]
     if any(node.output[1:]):
-        raise ExportError(f"{called(node)}: only the normalized value is made, not mean and deviation.")
+        raise ExportError(f"{called(node)}: only the normalized value is supported as output, not mean and deviation.")
     first = reader.axis(node, given.get("axis", -1))
     if reader.batches[reader.value(node)].axis > first:
         raise ExportError(f"{called(node)}: it would mix the examples of a batch.")
@@ -80,10 +80,10 @@ def _normalize(reader: Reader, node: onnx.NodeProto, given: dict[str, Any]) -> N
 
 
 def normalize(reader: Reader, node: onnx.NodeProto, axes: tuple[int, ...], epsilon: float, target: str) -> None:
-    """Mean 0 and variance 1 over some axes: each of the other axes' elements is a group.
+    """Mean 0 and variance 1 over some axes; every element of the other axes is a group.
 
-    Where the last axis is that of the channels of a group, it comes first in the group: so a norm that was written
-    for channels last becomes one of channels first.
+    If the last axis is a group's channels, it becomes the first axis of the group, which turns a norm of channels-last
+    arrays into one of channels-first arrays.
     """
     shape, batch = reader.shapes[reader.value(node)], reader.batches[reader.value(node)]
     kept = [axis for axis in range(len(shape)) if axis not in axes]

@@ -48,7 +48,7 @@ def _reach(window: windows.Window) -> tuple[int, int]:
 
 
 def _seen(window: windows.Window, size: tuple[int, ...], places: tuple[int, int], axis: int) -> np.ndarray:
-    """[places, window]: which row (or column) each place's window looks at; outside ones included."""
+    """[positions, window]: the rows (or columns) of the window at each position, including those outside."""
     starts = np.arange(places[axis]) * window.strides[axis] - window.pads[axis]
     return starts[:, None] + np.arange(window.size[axis]) * window.dilations[axis]
 
@@ -62,7 +62,7 @@ def _dilated(
     places: tuple[int, int],
     target: str,
 ) -> str:
-    """Windows with gaps: what each of them sees is put side by side, with a border all around."""
+    """Dilated windows: the pixels of each are copied to adjacent ones, with a border around all."""
     channels, height, width = reader.shapes[source]
     rows, columns = (_seen(window, (height, width), places, axis) for axis in range(2))
     border = np.full((channels, height + 1, width + 1), -3.4e38 if kind == "max" else 0.0)  # one row and column do
@@ -89,7 +89,7 @@ def _recounted(
     places: tuple[int, int],
     counts: bool,
 ) -> str:
-    """Averages divided by how many pixels count, instead of by the size of the window."""
+    """Averages divided by the number of pixels that count, instead of by the size of the window."""
     number = np.ones(1)
     for axis in range(2):
         seen = _seen(window, size, places, axis)
@@ -115,7 +115,7 @@ READERS.register("GlobalMaxPool")(partial(_global_pool, "max"))
 def reduce(
     reader: Reader, node: onnx.NodeProto, kind: str, axes: list[int], keep: bool, target: str, source: str | None = None
 ) -> str:
-    """The average or maximum over axes (of the ONNX value): they are brought to the end and pooled."""
+    """The average or maximum over axes (of the ONNX value), which are moved to the end and pooled."""
     name = source or reader.value(node)
     shape, batch = reader.shapes[name], reader.batches[name]
     gone = sorted({reader.axis(node, axis, name) for axis in axes})
@@ -123,7 +123,7 @@ def reduce(
     numbers = sorted({axis % rank for axis in axes})
     kept = [axis for axis in range(len(shape)) if axis not in gone]
     sizes = [shape[axis] for axis in gone]
-    # A plane of two axes stays one: it may lie in memory just so.
+    # Two axes stay a plane, which may be contiguous in memory already.
     window = (sizes[0], sizes[1]) if len(sizes) == 2 else (1, int(np.prod(sizes)))
     planes = reader.view(node, name, lambda value: value.transpose([*kept, *gone]).reshape(-1, *window))
     pooled = reader.new(node, "pooled")
@@ -134,7 +134,7 @@ def reduce(
     return reader.view(node, pooled, lambda value: value.reshape(left), target, moved)
 
 
-# What is done to each element before, whether the average is multiplied by the count, and what is done after.
+# The functions before it, whether the average is multiplied by the count, and the functions after it.
 _REDUCTIONS: dict[str, tuple[str, tuple[Function, ...], bool, tuple[Function, ...]]] = {
     "ReduceMean": ("average", (), False, ()),
     "ReduceSum": ("average", (), True, ()),

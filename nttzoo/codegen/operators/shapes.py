@@ -1,4 +1,4 @@
-"""Operators that reshape a value and keep its elements in order; shapes themselves as values."""
+"""Operators that reshape a value and keep its elements in order; shapes as values."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _batched_shape(reader: Reader, name: str, size: int) -> list[int]:
 
 
 def _reshape_to(reader: Reader, node: onnx.NodeProto, targets: list[np.ndarray], name: str, target: str) -> None:
-    """A reshape to shapes for both sizes of the batch, which must keep it in one axis."""
+    """A reshape, given for both batch sizes, that must keep the batch in one axis."""
     found = [_find_batch(reader, node, name, size, sizes) for size, sizes in zip(reader.sizes, targets, strict=True)]
     if found[0] != found[1]:
         raise ExportError(f"{called(node)}: shape {targets[0].tolist()} would mix the examples of a batch.")
@@ -64,7 +64,7 @@ def _reshape_to(reader: Reader, node: onnx.NodeProto, targets: list[np.ndarray],
 def _find_batch(
     reader: Reader, node: onnx.NodeProto, name: str, size: int, target: np.ndarray
 ) -> tuple[tuple[int, ...], Batch]:
-    """(shape for one example with its batch axis, where the batch goes): the axis that starts where it started."""
+    """(shape for one example with its batch axis, the new batch axis): the one that begins at the same element."""
     batch = reader.batches[name]
     before = int(np.prod(reader.full(name)[: batch.axis])) * batch.outer
     sizes = [int(s) for s in target]
@@ -97,10 +97,10 @@ def _squeeze(reader: Reader, node: onnx.NodeProto, given: dict[str, Any]) -> Non
     if axes is None:
         axes = [axis for axis, size in enumerate(full) if size == 1 and (axis != batch.axis)]
         if reader.sizes == (1, 1):
-            raise ExportError(f"{called(node)}: without axes the batch itself would go.")
+            raise ExportError(f"{called(node)}: without axes, the batch axis would be removed too.")
     axes = [axis % len(full) for axis in axes]
     if batch.axis in axes or any(full[axis] != 1 for axis in axes):
-        raise ExportError(f"{called(node)}: axes {axes} of a value of shape {full} (one example) cannot go.")
+        raise ExportError(f"{called(node)}: axes {axes} of a value of shape {full} (one example) cannot be removed.")
     moved = batch.at(batch.axis - sum(axis < batch.axis for axis in axes))
     reader.full_view(node, name, lambda value: value.squeeze(tuple(axes)), moved, node.output[0])
 

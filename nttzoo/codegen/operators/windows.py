@@ -1,4 +1,4 @@
-"""Where windows of convolutions and pooling go."""
+"""The windows of convolutions and pooling, and their positions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Pads = tuple[int, int, int, int]  # top, left, bottom, right
 
 @dataclass(frozen=True)
 class Window:
-    """A window over height and width, and how it moves."""
+    """A window over height and width with its strides, pads and dilations."""
 
     size: Pair
     strides: Pair
@@ -24,19 +24,19 @@ class Window:
     pads: Pads
 
     def places(self, node: onnx.NodeProto, size: Shape, ceil: bool = False) -> Pair:
-        """The height and width of what the window gives; with `ceil` a last window may reach over the end."""
+        """The height and width of the result; with `ceil`, the last window may extend past the end."""
         found = sliding(size, self.size, self.strides, self.pads, self.dilations)
         if ceil:
             longer = []
             for axis, places in enumerate(found):
                 reach = self.dilations[axis] * (self.size[axis] - 1) + 1
                 rest = (size[axis] + self.pads[axis] + self.pads[axis + 2] - reach) % self.strides[axis]
-                # One more, if it starts before the end of what is there.
+                # One more, if it starts before the end of the input.
                 more = rest > 0 and places * self.strides[axis] < size[axis] + self.pads[axis]
                 longer.append(places + int(more))
             found = longer[0], longer[1]
         if min(found) < 1:
-            raise ExportError(f"{called(node)}: the window is larger than what it looks at.")
+            raise ExportError(f"{called(node)}: the window is larger than its input.")
         return found
 
 
@@ -84,7 +84,7 @@ def window(node: onnx.NodeProto, given: dict[str, Any], size: Shape, kernel: Sha
 
 
 def back(reader: Reader, node: onnx.NodeProto, name: str, axes: int) -> None:
-    """Gives a node's result, [c, h, w], the axes that it should have."""
+    """Restores the axes of a node's result [c, h, w]."""
     shape = reader.shapes[name]
     target = shape if axes == 2 else (shape[0], shape[2])
     reader.view(node, name, lambda value: value.reshape(target), node.output[0])

@@ -20,7 +20,7 @@ from nttzoo.codegen.training.step import TrainingStep
 from nttzoo.errors import ExportError
 
 FLAGS = ("-std=gnu99", "-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
-# Gradients beside JAX's, the largest difference relative to the largest entry, when a library is first used.
+# Of a new library's gradient: the largest difference from JAX's, relative to the largest entry.
 TOLERANCE = 1e-4
 
 
@@ -35,19 +35,19 @@ def compile_training(
     threads: int | None = None,
     input_shape: tuple[int, ...] | None = None,
 ) -> TrainingStep:
-    """Compiles a training step for a model; it costs what the surviving weights cost.
+    """Compiles a training step for a model, whose cost is that of the surviving weights.
 
     Args:
       model: an NNX model of Linear and Conv layers, pooling, GroupNorm, dropout and elementwise functions. It is not
         changed; its masks stay fixed.
       optimizer: "adam", "sgd", or an `UpdateRule`.
-      learning_rate: of every step, unless a call passes its own.
+      learning_rate: learning rate of every step, unless a call passes its own.
       loss: "cross_entropy" or "squared".
       dropout: whether dropout layers are active.
-      seed: of dropout.
+      seed: seed of dropout.
       threads: number of threads that share a batch; results are bit-identical for any number (default: one or all
         cores, whichever is currently faster).
-      input_shape: of one input, if the model does not record it.
+      input_shape: shape of one input, for models that do not record it.
 
     Returns:
       A step: `step(images, labels)` trains on a batch and returns its loss.
@@ -82,13 +82,13 @@ def compile_training(
     if not checked.exists():
         typical = _typical(model, traced.parameters)
         _check_gradient(make(typical), typical, shape)
-        with suppress(OSError):  # a cache that cannot be written is no reason not to train
+        with suppress(OSError):  # training does not need the cache
             checked.touch()
     return make(model)
 
 
 def _block() -> int:
-    """Examples in a block: the floats of the machine's widest vector."""
+    """Examples per block: the floats in the machine's widest vector."""
     macros = build.machine_macros()
     for macro, size in (("__AVX512F__", 16), ("__AVX__", 8), ("__SSE2__", 4), ("__ARM_NEON", 4)):
         if f"#define {macro} " in macros:
@@ -99,7 +99,7 @@ def _block() -> int:
 def _typical(model: nnx.Module, parameters: trace.Parameters) -> nnx.Module:
     """A dense copy with random biases.
 
-    Where units are constant, rounding decides on which side of a rectifier they are, and normalization magnifies it.
+    If units are constant, rounding errors decide whether a rectifier is active, and normalization magnifies them.
     """
     rng = np.random.default_rng(1)
     copy = nnx.clone(model)

@@ -1,4 +1,4 @@
-"""A network that learns, as one freestanding C99 file: for devices and browsers."""
+"""A training step as one freestanding C99 file, for devices and browsers."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from nttzoo.errors import ExportError, OptionError
 
 @dataclass(frozen=True)
 class ExportedTraining:
-    """A C file and its header; what training needs of a device, in bytes."""
+    """A C file, its header, and the memory that training needs, in bytes."""
 
     code: Path
     header: Path
-    name: str  # with which all symbols start
+    name: str  # prefix of all symbols
     table_bytes: int
     state_bytes: int
     arena_bytes: int
@@ -54,17 +54,17 @@ def export_training_c(
     """Writes the training step of a model as `path` (ending in .c) and the header beside it.
 
     The C needs nothing but a C99 compiler and at most sqrtf: no heap, one thread; the caller provides the memory. It
-    starts from the model's present weights.
+    starts from the model's current weights.
 
     Args:
       model: an NNX model, as `compile_training` takes it.
-      path: of the C file.
+      path: path of the C file.
       name: prefix of all symbols (default: the file's name).
       optimizer: "adam", "sgd" or an `UpdateRule`.
       loss: "cross_entropy" or "squared".
       dropout: whether dropout layers are active in training.
-      seed: of dropout.
-      input_shape: of one input, if the model does not record it.
+      seed: seed of dropout.
+      input_shape: shape of one input, for models that do not record it.
 
     Returns:
       The files and their memory requirements.

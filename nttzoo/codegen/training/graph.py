@@ -1,7 +1,7 @@
-"""What a training step computes: nodes that read and write values.
+"""The graph of a training step: nodes that read and write values.
 
-A value is a stack of planes [c, h, w] with the examples of a block innermost. Views cost nothing: an operation behind a
-view sees the same value in another order. Borders of zeros around activations (for convolutions that pad) and around
+A value is a stack of planes [c, h, w] with the examples of a block innermost. Views are free: an operation after a view
+reads the same value in another order. Borders of zeros around activations (for convolutions that pad) and around
 gradients (for transposed convolutions) belong to the value's layout, so that no operation copies.
 """
 
@@ -20,19 +20,19 @@ NO_PADS: Pads = (0, 0, 0, 0)
 
 @dataclass(eq=False)
 class Value:
-    """Planes [c, h, w]; `pads` and `gradient_pads`: zeros around each plane, as those who read them need."""
+    """Planes [c, h, w]; `pads` and `gradient_pads`: zeros around each plane, as its readers need."""
 
     name: str
     planes: Planes
     pads: Pads = NO_PADS
     gradient_pads: Pads = NO_PADS
     has_gradient: bool = True
-    gate: float | None = None  # the slope below zero of the rectifier that its maker applies
+    gate: float | None = None  # negative slope of the rectifier fused into its node
     readers: list[Node] = field(default_factory=list)
 
     @property
     def size(self) -> int:
-        """How many elements it has."""
+        """The number of its elements."""
         return int(np.prod(self.planes))
 
     def rows(self, *, gradient: bool = False) -> Pair:
@@ -41,14 +41,14 @@ class Value:
         return self.planes[1] + top + bottom, self.planes[2] + left + right
 
     def addresses(self, *, gradient: bool = False) -> np.ndarray:
-        """Where each element lies in the value's memory: [c, h, w]."""
+        """The address of each element in the value's memory: [c, h, w]."""
         top, left, _, _ = self.gradient_pads if gradient else self.pads
         height, width = self.rows(gradient=gradient)
         c, y, x = np.ix_(*map(np.arange, self.planes))
         return (c * height + y + top) * width + x + left
 
     def memory(self, *, gradient: bool = False) -> int:
-        """How many elements its memory has."""
+        """The number of elements of its memory."""
         height, width = self.rows(gradient=gradient)
         return self.planes[0] * height * width
 
@@ -67,7 +67,7 @@ class Affine(Node):
     """A convolution or linear layer, with its rectifier, and with 2x2 max pooling if it has one.
 
     `parameters`: flat index of each weight [o, i / groups, kh, kw] (a linear layer's inputs are i); `bias`: [o], or -1.
-    `order`: the source's element that each input of a linear layer is.
+    `order`: the index into the source of each input of a linear layer.
     """
 
     parameters: np.ndarray
@@ -77,11 +77,11 @@ class Affine(Node):
     dilations: Pair = (1, 1)
     groups: int = 1
     order: np.ndarray | None = None
-    inner: Value | None = None  # with pooling: the planes before it, of which only gradients are kept
+    inner: Value | None = None  # with pooling: the planes before it, of which only gradients are stored
 
     @property
     def planes(self) -> Value:
-        """What the weights make, before any pooling."""
+        """The layer's output before any pooling."""
         return self.inner or self.target
 
 
@@ -131,14 +131,14 @@ class Normalization(Node):
 
 @dataclass(eq=False)
 class Copy(Node):
-    """The elements `order` of the source, one after the other."""
+    """The elements `order` of the source."""
 
     order: np.ndarray
 
 
 @dataclass(eq=False)
 class Concatenation(Node):
-    """Constants `fill` [size], with elements of the sources written over them.
+    """Constants `fill` [size], partly overwritten by elements of the sources.
 
     `parts`: for each source (elements of the target, elements of the source).
     """
@@ -149,7 +149,7 @@ class Concatenation(Node):
 
 @dataclass
 class Graph:
-    """Nodes in the order of execution; `input_order`, `output_order`: which element each input or logit is."""
+    """Nodes in the order of execution; `input_order`, `output_order`: the element of each input or logit."""
 
     nodes: list[Node]
     values: list[Value]

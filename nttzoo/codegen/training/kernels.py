@@ -1,4 +1,4 @@
-"""The C text that all training steps share: the files of `c/`, and kernels that make tiles of several elements.
+"""C code that all training steps share: the files of `c/`, and kernels that compute tiles of several elements.
 
 A vector holds one element of all examples of a block, so that every load is a whole vector and a weight is one
 broadcast; with BLOCK 1, for devices, a vector is a float and the same code needs nothing but a C99 compiler.
@@ -19,12 +19,12 @@ def text(file: str, /, **marks: object) -> str:
 
 
 def tiles(widths: Iterable[int]) -> str:
-    """Kernels that make a number of neighboring elements in registers: bias plus weighted inputs."""
+    """Kernels that compute neighboring elements in registers: bias plus weighted inputs."""
     return "\n".join(_tile(width) for width in sorted(widths))
 
 
 def _tile(width: int) -> str:
-    # A single element keeps four sums, which do not wait for each other.
+    # A single element has four partial sums, so that additions are independent.
     if width == 1:
         body = [
             "    vec a = ZERO, b = ZERO, c = ZERO, d = ZERO;",

@@ -1,4 +1,4 @@
-"""How values lie in memory: as planes, in an order, with borders and gradients."""
+"""The memory layout of values: planes, their order, borders and gradients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def as_planes(shape: tuple[int, ...]) -> Planes:
 
 
 def is_whole(order: np.ndarray, size: int) -> bool:
-    """Whether a view has each of a value's elements once."""
+    """Whether a view has each of a value's elements exactly once."""
     return order.size == size and np.array_equal(np.sort(order.ravel()), np.arange(size))
 
 
@@ -35,7 +35,7 @@ def lay_out(nodes: Sequence[Node]) -> None:
 
 
 def _gradient_pads(node: Affine) -> Pads:
-    """How far around the planes' gradients a transposed convolution reaches."""
+    """The border around a plane's gradient that a transposed convolution reads."""
     before, after = [], []
     for axis in range(2):
         reach = (node.parameters.shape[2 + axis] - 1) * node.dilations[axis]

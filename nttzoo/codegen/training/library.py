@@ -1,4 +1,4 @@
-"""A compiled training step and its memory: the library called from Python through one struct."""
+"""A compiled training step and its state: the library, called from Python through one struct."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nttzoo.codegen.training.tables import Tables
 EVALUATE, GRADIENT, TRAIN = 0, 1, 2
 LOSSES = ("cross_entropy", "squared")
 RULES = ("sgd", "adam")
-SLOTS = 16  # at most: partial sums of the gradient, which are added in order
+SLOTS = 16  # maximum number of partial gradients, which are added in a fixed order
 MOST_THREADS = 64
 
 
@@ -69,13 +69,13 @@ class UpdateRule:
         check_number("weight_decay", self.weight_decay, "a number, 0 or more", 0)
 
     def to_c(self) -> _Rule:
-        """As the library takes it."""
+        """The rule as a C struct."""
         betas = (self.beta1, self.beta2, 1 - self.beta1, 1 - self.beta2)
         return _Rule(RULES.index(self.kind), self.nesterov, self.momentum, *betas, self.epsilon, self.weight_decay)
 
 
 def update_rule(optimizer: str | UpdateRule) -> UpdateRule:
-    """The rule of a named optimizer, with its default values; or the given one."""
+    """The rule of a named optimizer with its default values; an `UpdateRule` is returned as it is."""
     if isinstance(optimizer, UpdateRule):
         return optimizer
     check_choice("optimizer", optimizer, RULES)
@@ -84,7 +84,7 @@ def update_rule(optimizer: str | UpdateRule) -> UpdateRule:
 
 @dataclass
 class Memory:
-    """What a step reads and changes: weights, moments and the powers of Adam's decay rates."""
+    """The state of training: weights, moments and the powers of Adam's decay rates."""
 
     theta: np.ndarray
     first: np.ndarray
@@ -94,17 +94,17 @@ class Memory:
 
     @classmethod
     def start(cls, theta: np.ndarray) -> Memory:
-        """The memory before the first step."""
+        """The state before the first step."""
         return cls(theta, np.zeros_like(theta), np.zeros_like(theta), np.ones(2))
 
     def copy(self) -> Memory:
-        """One of its own arrays."""
+        """A copy with arrays of its own."""
         return Memory(self.theta.copy(), self.first.copy(), self.second.copy(), self.powers.copy(), self.steps)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a call did: losses and hits of the steps that were done, and of one that was not finite."""
+    """The result of a call: losses and hits of the completed steps, and of a step that was not finite."""
 
     done: int
     losses: np.ndarray
@@ -197,7 +197,7 @@ class Library:
         return Outcome(done, losses[:seen], hits[:seen])
 
     def _memory(self, threads: int, slots: int) -> tuple[np.ndarray, ...]:
-        """Arenas, partial sums and gradients for a number of threads; kept for the next call."""
+        """Arenas, partial sums and gradients for a number of threads, reused by later calls."""
         if (threads, slots) not in self._scratch:
             block, size = self.source.block, len(self.tables.parameters)
             self._scratch[threads, slots] = (

@@ -1,4 +1,4 @@
-"""Where the values of a training step lie: one arena of vectors, with places shared by what never lives together."""
+"""The arena of a training step: offsets of its buffers, shared by buffers with disjoint lifetimes."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from nttzoo.codegen.training.graph import Activation, Affine, Graph, Node, Norma
 
 @dataclass
 class Memory:
-    """Offsets in vectors into the arena: of activations, gradients, and what else a node keeps for the way back."""
+    """Offsets into the arena, in vectors: activations, gradients, and what nodes store for the backward pass."""
 
     size: int = 0
     activations: dict[Value, int] = field(default_factory=dict)
     gradients: dict[Value, int] = field(default_factory=dict)
     kept: dict[Node, int] = field(default_factory=dict)  # choices of pooling, statistics of normalization
-    rows: dict[Node, int] = field(default_factory=dict)  # rows of planes that are pooled at once
+    rows: dict[Node, int] = field(default_factory=dict)  # rows of planes that are pooled immediately
 
 
 def lay_out(graph: Graph, block: int) -> Memory:
-    """Places all buffers of a training step for `block` examples."""
+    """Assigns offsets to all buffers of a training step for `block` examples."""
     end = 2 * len(graph.nodes) + 1
     forward = {node: index for index, node in enumerate(graph.nodes)}
     backward = {node: end - index for index, node in enumerate(graph.nodes)}
@@ -31,7 +31,7 @@ def lay_out(graph: Graph, block: int) -> Memory:
     buffers: list[tuple[dict, object, Buffer]] = []
 
     def add(table: dict, key: object, size: int, first: int, last: int, *, lasting: bool = False) -> None:
-        # Borders of zeros must stay zeros: such memory is shared with nobody.
+        # Borders of zeros must stay zeros: their memory is not shared.
         first, last = (-1, end + 1) if lasting else (first, last)
         buffers.append((table, key, Buffer(size, first, last)))
 
@@ -69,5 +69,5 @@ def lay_out(graph: Graph, block: int) -> Memory:
 
 
 def _is_inner(graph: Graph, value: Value) -> bool:
-    """Whether a value is never kept as a whole: planes that are pooled as they are made."""
+    """Whether a value is never stored as a whole: planes that are pooled as they are computed."""
     return any(isinstance(node, Affine) and node.inner is value for node in graph.nodes)

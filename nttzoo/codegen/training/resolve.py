@@ -1,6 +1,6 @@
 """From a traced program to the graph of a training step.
 
-Views cost nothing here: each value of the program is a value of the graph and the order in which its elements are seen.
+Views are free: each value of the program is a value of the graph and the order of its elements.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nttzoo.codegen.ir import (
     View,
     conv_planes,
 )
-from nttzoo.codegen.operators.elementwise import LIMITS
+from nttzoo.codegen.training import rectifiers
 from nttzoo.codegen.training.functions import FUNCTIONS
 from nttzoo.codegen.training.graph import (
     Activation,
@@ -53,7 +53,7 @@ class _Resolver:
         self.nodes: list[Node] = []
         self.values: list[Value] = []
         self.streams = 0
-        # What each value of the program is: a value here, and its elements in the program's order and shape.
+        # For each value of the program: a value of the graph, and its elements in the program's order and shape.
         self.seen: dict[str, tuple[Value, np.ndarray]] = {}
 
     def graph(self) -> Graph:
@@ -64,7 +64,7 @@ class _Resolver:
         target, order = self.seen[self.program.target]
         if order.ndim != 1:
             raise ExportError(f"the outputs of one example have shape {list(order.shape)}; training needs [classes].")
-        if not is_whole(order, target.size):  # some outputs are not used, or several times
+        if not is_whole(order, target.size):  # some elements are unused or used several times
             target = self.in_order(self.program.ops[-1], target, order)
             order = np.arange(target.size)
         lay_out(self.nodes)
@@ -82,7 +82,7 @@ class _Resolver:
         return node.target
 
     def make_source(self) -> Value:
-        """The input, in the order in which its first reader wants it: planes for a convolution."""
+        """The input in the layout that its first reader needs: planes for a convolution."""
         name, elements = self.program.source, np.arange(int(np.prod(self.program.shapes[self.program.source])))
         seen = elements.reshape(self.program.shapes[name])
         while (users := self.program.users(name)) and isinstance(users[0], View):
@@ -98,7 +98,7 @@ class _Resolver:
 
     def resolve(self, op: Op) -> tuple[Value, np.ndarray]:
         value, order = self.seen[op.inputs[0]]
-        op.after = [_plain(function) for function in op.after]
+        op.after = [rectifiers.canonical(function) for function in op.after]
         if isinstance(op, View):
             return value, op.move(order)
         if isinstance(op, Dropout):
@@ -121,7 +121,7 @@ class _Resolver:
         return made, np.arange(made.size).reshape(shape)
 
     def in_order(self, op: Op, value: Value, order: np.ndarray) -> Value:
-        """The value itself if its planes are in the order in which the operation sees them, else a copy."""
+        """The value itself if its planes are in the order that the operation needs; otherwise a copy."""
         planes = as_planes(order.shape)
         if planes == value.planes and np.array_equal(order.ravel(), np.arange(value.size)):
             return value
@@ -133,21 +133,20 @@ class _Resolver:
         planes = self.new(op.name, (len(op.weight), height, width))
         weights, bias = parameters_in(op.weight), _bias(op)
         options = {"strides": op.strides, "pads": op.pads, "dilations": op.dilations, "groups": op.groups}
-        after = list(op.after)
+        after = op.after
         if op.pool is None or not _is_2x2(op.pool):
-            _take_rectifier(planes, after if op.pool is None else [])
+            after = rectifiers.fuse(planes, after) if op.pool is None else after
             made = self.add(Affine(op.name, [source], planes, weights, bias, **options))  # type: ignore[arg-type]
             made = self.pool_node(op.pool, made) if op.pool else made
         else:
             target = self.new(op.pool.name, as_planes(self.program.shapes[op.output]))
-            _take_rectifier(target, after, slopes=False)
+            after = rectifiers.fuse(target, after, leaky=False)
             made = self.add(Affine(op.name, [source], target, weights, bias, inner=planes, **options))  # type: ignore[arg-type]
         return self.activations(op.name, made, after)
 
     def linear(self, op: Linear, source: Value, order: np.ndarray) -> Value:
         target = self.new(op.name, (op.weight.shape[1], 1, 1))
-        after = list(op.after)
-        _take_rectifier(target, after)
+        after = rectifiers.fuse(target, op.after)
         weights = parameters_in(op.weight).T[:, :, None, None]
         made = self.add(Affine(op.name, [source], target, weights, _bias(op), order=order.ravel()))
         return self.activations(op.name, made, after)
@@ -164,7 +163,7 @@ class _Resolver:
         return self.add(Pooling(op.name, [source], target, op.kind, op.window, op.strides, op.pads, op.count_pads))
 
     def whole(self, op: Op, value: Value, order: np.ndarray) -> tuple[Value, np.ndarray]:
-        """The value and its order, or a copy where a view repeats or leaves out elements."""
+        """The value and its order, or a copy if a view repeats or omits elements."""
         if is_whole(order, value.size):
             return value, order
         return self.in_order(op, value, order), np.arange(order.size).reshape(order.shape)
@@ -186,7 +185,7 @@ class _Resolver:
         return self.activations(op.name, made, self.rectified(made, op.after)), order
 
     def absorb(self, op: Op, node: Node | None, what: str, values: np.ndarray, order: np.ndarray) -> None:
-        """Gives a normalization its scale or bias: parameters that are the same all over each plane."""
+        """Fuses a scale or bias, one parameter per plane, into a normalization."""
         flat = np.empty(order.size, np.int64)
         flat[order.ravel()] = parameters_in(values).ravel()
         index = flat.reshape(node.target.planes[0] if node else 1, -1)
@@ -198,19 +197,17 @@ class _Resolver:
             or (what == "scale" and node.bias is not None)
             or (index != index[:, :1]).any()
             or index.min() < 0
-            or len(np.unique(index[:, 0])) < len(index)  # a parameter of several planes would be trained several times
+            or len(np.unique(index[:, 0])) < len(index)  # a parameter of several planes would be updated several times
         ):
             raise ExportError(
-                f"{op.name}: a trained scale or shift has no backward rule, but for one per channel of a normalization."
+                f"{op.name}: a trained scale or shift has no backward rule, except one per channel of a norm."
             )
         setattr(node, what, index[:, 0])
 
     def rectified(self, value: Value, functions: list[Function]) -> list[Function]:
-        """The functions that are left after a value's maker has taken its rectifier."""
-        left = list(functions)
-        if value.gate is None and not value.readers:
-            _take_rectifier(value, left)
-        return left
+        """Fuses a leading rectifier into the node that computes the value, if possible; returns the other functions."""
+        possible = value.gate is None and not value.readers
+        return rectifiers.fuse(value, functions) if possible else functions
 
     def map(self, op: Map) -> tuple[Value, np.ndarray]:
         (value, order), *others = (self.whole(op, *self.seen[name]) for name in op.inputs)
@@ -234,7 +231,7 @@ class _Resolver:
         sources = [value]
         for other, seen in others:
             if other.planes != value.planes or not np.array_equal(seen, order):
-                # Brought into the order of the first.
+                # In the order of the first.
                 place = np.empty(order.size, int)
                 place[order.ravel()] = seen.ravel()
                 copy = self.new(f"{op.name}.input", value.planes, has_gradient=other.has_gradient)
@@ -247,7 +244,7 @@ class _Resolver:
         return self.activations(op.name, made, op.after), order
 
     def join(self, op: Join) -> tuple[Value, np.ndarray]:
-        """Stored channels first, if that is how the first input is stored."""
+        """Stored channels first if the first input is."""
         seen = [self.seen[name] for name in op.inputs]
         value, order = seen[0]
         shape, axes = op.fill.shape, tuple(range(op.fill.ndim))
@@ -279,7 +276,7 @@ class _Resolver:
         return self.add(Drop(op.name, [value], value, op.rate, self.streams))
 
     def is_read_elsewhere(self, op: Op, value: Value) -> bool:
-        """Whether somebody else reads the value, directly or behind views."""
+        """Whether another operation reads the value, directly or through views."""
         names = [name for name, (other, _) in self.seen.items() if other is value]
         others = [user for name in names for user in self.program.users(name) if user is not op]
         return any(user.output not in names for user in others)
@@ -295,19 +292,3 @@ def _bias(op: Conv | Linear) -> np.ndarray:
 
 def _is_2x2(pool: Pool) -> bool:
     return pool.kind == "max" and (*pool.window, *pool.strides, *pool.pads) == (2, 2, 2, 2, 0, 0, 0, 0)
-
-
-def _plain(function: Function) -> Function:
-    """A function by its simplest name: exporters write some rectifiers as bounds."""
-    return ("relu",) if function == ("clip", 0.0, LIMITS[1]) else function
-
-
-def _take_rectifier(value: Value, functions: list[Function], *, slopes: bool = True) -> None:
-    """Lets the value's maker apply a rectifier that comes first; other functions are nodes of their own."""
-    if functions and functions[0][0] == "relu":
-        value.gate = 0.0
-    elif functions and functions[0][0] == "leaky_relu" and slopes and functions[0][1] > 0:  # type: ignore[misc]
-        value.gate = float(functions[0][1])  # type: ignore[misc]
-    else:
-        return
-    del functions[0]

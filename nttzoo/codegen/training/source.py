@@ -24,7 +24,7 @@ class TrainingSource:
 
 
 def write(graph: Graph, *, block: int, channels: int) -> tuple[str, memory.Memory]:
-    """(everything but the driver, where the values lie)."""
+    """(the C code except the driver, the layout of the arena)."""
     places = memory.lay_out(graph, block)
     writer = emit.Writer(graph, places, block=block, widest=WIDEST[block])
     nodes = [emit.functions(writer, node) for node in graph.nodes]

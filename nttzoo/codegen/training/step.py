@@ -22,7 +22,7 @@ from nttzoo.errors import ShapeError, TrainingError
 
 @dataclass(frozen=True)
 class Batch:
-    """Images and labels that stay where they are while steps pick from them."""
+    """Images and labels from which steps select."""
 
     images: np.ndarray
     labels: np.ndarray | None
@@ -30,7 +30,7 @@ class Batch:
 
 
 class TrainingStep:
-    """A training step: calling it trains on a batch. Weights and optimizer state are its own."""
+    """A training step: calling it trains on a batch. It owns its weights and optimizer state."""
 
     def __init__(
         self,
@@ -58,12 +58,12 @@ class TrainingStep:
 
     @property
     def steps(self) -> int:
-        """How many steps it has taken."""
+        """The number of steps taken."""
         return self._memory.steps
 
     @property
     def density(self) -> float:
-        """The fraction of the multiply-adds that survive."""
+        """The fraction of the dense multiply-adds that remain."""
         return self._library.tables.density
 
     @property
@@ -142,7 +142,7 @@ class TrainingStep:
         return float(outcome.losses[0]), int(outcome.hits[0])
 
     def logits(self, images: Float[np.ndarray, "n ..."]) -> Float[np.ndarray, "n outputs"]:
-        """What the network answers, without dropout."""
+        """The network's outputs, without dropout."""
         batch = self.batch(images, None)
         logits = np.empty((len(batch.images), self._library.source.outputs), np.float32)
         self._call(batch, np.arange(len(logits))[None], mode=library.EVALUATE, logits=logits)
@@ -159,13 +159,13 @@ class TrainingStep:
         return float(outcome.losses[0]), self._parameters.unflatten(flat)
 
     def model(self) -> nnx.Module:
-        """A copy of the model with the present weights."""
+        """A copy of the model with the current weights."""
         model = nnx.clone(self._model)
         self.update(model)
         return model
 
     def update(self, model: nnx.Module) -> None:
-        """Gives a model of the same masks the present weights, in place; its pruned weights stay.
+        """Copies the current weights into a model with the same masks; its pruned weights stay as they are.
 
         Raises:
           TrainingError: if the model's masks are not those that the step was compiled for.
@@ -192,7 +192,7 @@ class TrainingStep:
         }
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Goes on from a saved state.
+        """Resumes from a saved state.
 
         Raises:
           TrainingError: if the state is that of another network or mask.
@@ -211,7 +211,7 @@ class TrainingStep:
         self._memory = library.Memory(theta, first, second, powers, steps)
 
     def _call(self, batch: Batch, order: np.ndarray, **options: Any) -> Outcome:
-        # Each step of a training has a key of its own: a resumed training drops the same units.
+        # Each step has its own key, so that a resumed training drops the same units.
         key = self._seed * 0x9E3779B97F4A7C15 + self.steps * 0x100000001B3
         with self._threads_for(options["mode"], order) as threads:
             return self._library.run(

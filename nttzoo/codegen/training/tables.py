@@ -14,7 +14,7 @@ from nttzoo.codegen.training.graph import Affine, Graph, Normalization
 
 @dataclass(frozen=True)
 class Tables:
-    """`parameters`: which parameter each trained float is, in the order of training.
+    """`parameters`: the index of each trained parameter, in the order of the trained floats.
 
     Layer l: `lists[4l]` ... are rows and places of its weights, then those of its transposed weights. `starts`: where
     its weights and biases are among the trained floats; `back_from`: which of them each transposed weight copies.
@@ -27,7 +27,7 @@ class Tables:
     back_starts: np.ndarray
     back_from: np.ndarray
     norm_starts: np.ndarray
-    partial: int  # vectors that sums of one layer's gradients take
+    partial: int  # vectors for the sums of one layer's gradients
     density: float
 
 
@@ -125,5 +125,5 @@ def _transposed(node: Affine, weights: _Weights) -> tuple[np.ndarray, np.ndarray
 
 
 def _rows(sorted_ids: np.ndarray, count: int) -> np.ndarray:
-    """Where the entries of each id begin: [count + 1]."""
+    """The index of each id's first entry: [count + 1]."""
     return np.searchsorted(sorted_ids, np.arange(count + 1)).astype(np.int32)

@@ -1,4 +1,4 @@
-"""How many threads share a step: as many as were fastest lately."""
+"""The number of threads that share a step: whichever was faster recently."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ FIRST_RETRY, LAST_RETRY = 8, 128
 
 
 class ThreadChoice:
-    """One thread or all: tries both, uses the faster, and looks again now and then.
+    """One thread or all: measures both, uses the faster, and measures again from time to time.
 
-    The threads of a step wait for each other several times. On a machine that does other things too, all of them wait
-    for the one that the system does not run, and a short step is many times faster on one core. The results are the
-    same bits for any number of threads, so the number may change at any time.
+    The threads of a step synchronize several times. On a busy machine, all of them wait for one that is not scheduled,
+    and a short step is many times faster on one core. Results are bit-identical for any number of threads, so the
+    number may change at any time.
     """
 
     def __init__(self, most: int):
@@ -23,7 +23,7 @@ class ThreadChoice:
 
     @contextmanager
     def use(self, examples: int) -> Iterator[int]:
-        """The number of threads for work on so many examples; its time is taken."""
+        """The number of threads for work on `examples` examples, which is timed."""
         threads = self._next()
         begun = time.perf_counter()
         yield threads

@@ -1,8 +1,8 @@
-"""From an NNX model to a program whose weights are numbers: which parameter each of them is.
+"""Traces an NNX model to a program whose weights are the indices of parameters.
 
-The model is exported with its parameters replaced by consecutive integers. Wherever one of these integers turns up in
-the graph, that parameter is used there, whatever transposes lie between. A parameter that does not turn up exactly once
-is used in some other way, for which there is no backward rule.
+The model is exported with its parameters replaced by consecutive integers. Wherever one of these integers appears in
+the graph, that parameter is used, whatever transposes are in between. A parameter that does not appear exactly once is
+used in some other way, for which there is no backward rule.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from nttzoo.errors import ExportError, FileError, RunError
 
 FIRST = 2**22 + 1  # an unlikely constant; integers up to 2**24 are exact in float32
 LIMIT = 2**24 - FIRST
-GRAPH_LIMIT = 2**31  # bytes of a graph that is kept
+GRAPH_LIMIT = 2**31  # bytes of the largest graph that is cached
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """The trainable arrays of a model, flattened one behind the other."""
+    """The trainable arrays of a model, flattened and concatenated."""
 
     paths: tuple[Any, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -133,7 +133,7 @@ def trace(model: nnx.Module, input_shape: tuple[int, ...], *, dropout: bool) -> 
 
 
 def _graph(plain: nnx.Module, input_shape: tuple[int, ...]) -> tuple[onnx.ModelProto, str]:
-    """(the numbered model as ONNX, kept for next time since the exporter takes several seconds to start; its key).
+    """(the numbered model as ONNX, cached because the exporter takes several seconds to start; its key).
 
     The key is a hash of what the model computes, its constants and parameters included, and who exports it.
     """
@@ -150,7 +150,7 @@ def _graph(plain: nnx.Module, input_shape: tuple[int, ...]) -> tuple[onnx.ModelP
     if (kept := _kept(file)) is not None:
         return kept, key
     proto = export.graph_of(plain, ("B", *input_shape), opset=17, layout="NHWC", name="network")
-    with suppress(OSError, RunError):  # a cache that cannot be written is no reason not to train
+    with suppress(OSError, RunError):  # training does not need the cache
         files.private_folder(file.parent)
         content = proto.SerializeToString()
         files.write_bytes(file, hashlib.sha256(content).digest() + content)
@@ -158,7 +158,7 @@ def _graph(plain: nnx.Module, input_shape: tuple[int, ...]) -> tuple[onnx.ModelP
 
 
 def _kept(file: Path) -> onnx.ModelProto | None:
-    """The graph in a file that starts with its hash; None if there is none, or another than was written."""
+    """The graph in a cached file, which starts with its hash; None if the file is missing or damaged."""
     with suppress(FileError, DecodeError):
         content = files.read_bytes(file, limit=GRAPH_LIMIT)
         if hashlib.sha256(content[32:]).digest() == content[:32]:

@@ -61,8 +61,9 @@ def export_wasm(
     name, shape and classes in a custom section.
 
     Args:
-      model: an NNX model, the name of a published network, the Path of a search, or the Path of an ONNX file.
-      path: of the module; the script beside it ends in .js.
+      model: an NNX model, the name of a published network, the Path of a folder with a network, or the Path of an ONNX
+        file.
+      path: path of the module; the script beside it ends in .js.
       weights: "trained" (the default) or "init", for a published network or a folder.
       input_shape: of one example, for models that do not record it.
 
@@ -86,7 +87,7 @@ def export_training_wasm(model: nnx.Module, path: str | os.PathLike[str], **opti
 
     Args:
       model: an NNX model with an `input_spec`, as `compile_training` takes it.
-      path: of the module.
+      path: path of the module, ending in .wasm.
       **options: those of `export_training_c`: optimizer, loss, dropout, seed.
 
     Returns:

@@ -70,7 +70,7 @@ def with_section(module: bytes, name: str, content: bytes) -> bytes:
 
 
 def _counted(content: bytes) -> bytes:
-    """Bytes behind their number in LEB128."""
+    """Bytes, preceded by their number in LEB128."""
     count, number = len(content), b""
     while count >= 128:
         number += bytes([count % 128 + 128])

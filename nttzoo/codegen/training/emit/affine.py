@@ -6,7 +6,7 @@ from nttzoo.codegen.source import float_literal
 from nttzoo.codegen.training.emit.writer import Lines, Writer
 from nttzoo.codegen.training.graph import Affine
 
-BAND_BYTES = 384 * 1024  # of rows that stay in a second-level cache while all weights of a layer pass over them
+BAND_BYTES = 384 * 1024  # rows that stay in the L2 cache while all weights of a layer are applied to them
 
 
 def affine(writer: Writer, node: Affine) -> tuple[Lines, Lines]:
@@ -71,7 +71,7 @@ def _pooled_forward(writer: Writer, node: Affine) -> Lines:
 
 
 def _input_of(writer: Writer, node: Affine) -> str:
-    """Where the places of the weights count from: the source's memory, borders included."""
+    """The origin of the weights' addresses: the source's memory, borders included."""
     return f"m + {writer.memory.activations[node.sources[0]]}"
 
 

@@ -1,4 +1,4 @@
-"""Elements in other places, in C."""
+"""Copies and concatenations in C."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nttzoo.codegen.training.graph import Concatenation, Copy, Value
 
 
 def copy(writer: Writer, node: Copy) -> tuple[Lines, Lines]:
-    """Elements in another order."""
+    """Copies elements in another order."""
     source, target = node.sources[0], node.target
     name = f"{writer.names[node]}_order"
     tables = {
@@ -35,7 +35,7 @@ def copy(writer: Writer, node: Copy) -> tuple[Lines, Lines]:
 
 
 def concatenation(writer: Writer, node: Concatenation) -> tuple[Lines, Lines]:
-    """Several values, and constants, in one."""
+    """Concatenates values and constants."""
     target, name = node.target, writer.names[node]
     forward: Lines = []
     backward: Lines = []

@@ -36,7 +36,7 @@ def normalization(writer: Writer, node: Normalization) -> tuple[Lines, Lines]:
         "    vec s = ZERO, q = ZERO, e = ZERO;",
         *of_group([a], ["row_s += a[x];"], "s"),
         f"    s = s / {float_literal(count)};",
-        # Where a group is almost constant, the rounding of its mean counts: the mean of what is left corrects it.
+        # In an almost constant group, the mean's rounding error matters: the mean of the residuals corrects it.
         *of_group([a], ["const vec d = a[x] - s;", "row_e += d, row_q += d * d;"], "eq"),
         f"    e = e / {float_literal(count)}, s += e;",
         f"    q = q / {float_literal(count)} - e * e + {float_literal(node.epsilon)};",
@@ -53,7 +53,7 @@ def normalization(writer: Writer, node: Normalization) -> tuple[Lines, Lines]:
         gradients.append(f"float *d_shift = at->gradient + net->norm_starts[{2 * index + 1}];")
     centered = "const vec d = (a[x] - mean[group]) * factor[group];"
     sums = of_group([a, h], [centered, "row_p += h[x], row_r += h[x] * d;"], "pr")
-    # Sums over each channel, which also make those over the group.
+    # Sums over each channel, which add up to those over the group.
     sums[2] = f"{sums[2]} vec p = ZERO, r = ZERO;"
     shares = [f"s += p{scaled}, q += r{scaled};"]
     shares += ["d_shift[c] += total(p);"] if has_bias else []

@@ -8,7 +8,7 @@ from nttzoo.codegen.training.graph import Pooling
 
 
 def pooling(writer: Writer, node: Pooling) -> tuple[Lines, Lines]:
-    """A maximum or average; a maximum keeps which element it was, so that ties go where they went."""
+    """A maximum or average; a maximum stores its argmax, so that the backward pass breaks ties alike."""
     source, target = node.sources[0], node.target
     channels, height, width = target.planes
     tall, wide = source.rows()

@@ -1,4 +1,4 @@
-"""What the emitters of all nodes share: where values lie, loops over them, who applies a rectifier."""
+"""Shared by the emitters of all nodes: addresses of values, loops over them, and which node applies a rectifier."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Lines = list[str]
 
 
 class Writer:
-    """What the functions of all nodes share: places in memory, loops, and which kernels they need."""
+    """Writes addresses and loops, and collects the kernels that the functions need."""
 
     def __init__(self, graph: Graph, memory: Memory, *, block: int, widest: int):
         self.graph = graph
@@ -33,14 +33,14 @@ class Writer:
         return f"NOINLINE void {name}(vec *m, const struct net *net, const struct block *at) {{\n{unused}{body}\n}}\n"
 
     def activation_at(self, value: Value) -> str:
-        """Where a value's first element lies."""
+        """The address of a value's first element."""
         return f"m + {self.memory.activations[value] + int(value.addresses()[0, 0, 0])}"
 
     def gradient_at(self, value: Value) -> str:
         return f"m + {self.memory.gradients[value] + int(value.addresses(gradient=True)[0, 0, 0])}"
 
     def tile_row(self, width: int) -> list[tuple[int, int]]:
-        """(start, width) of tiles that cover a row, as even as possible."""
+        """(start, width) of tiles that cover a row, as equal as possible."""
         count = -(-width // self.widest)
         edges = [width * i // count for i in range(count + 1)]
         tiles = [(begin, end - begin) for begin, end in pairwise(edges)]
@@ -48,7 +48,7 @@ class Writer:
         return tiles
 
     def first_writer(self, node: Node, source: Value) -> bool:
-        """Whether, on the way back, this node is the first to write the source's gradient: others add to it."""
+        """Whether this node is the first in the backward pass to write the source's gradient; others add to it."""
         readers = [reader for reader in source.readers if not isinstance(reader, Drop)]
         return readers[-1] is node if source is not self.graph.target else False
 
@@ -99,7 +99,7 @@ class Writer:
         ]
 
     def own_gate(self, node: Node) -> tuple[str, Lines]:
-        """(the value `v` as the node's rectifier leaves it, lines that take the gradient back through it)."""
+        """(the value `v` after the node's rectifier, lines that propagate the gradient through it)."""
         if node.target.gate is None:
             return "v", []
         back = ["{", *self.gate_gradient(node.target), "}"] if self.gated_here(node) else []
