@@ -40,3 +40,9 @@ def progress_bar(*, show: bool = True) -> Progress:
         console=Console(stderr=True),
         disable=not show,
     )
+
+
+def markdown(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A Markdown table."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)

@@ -14,23 +14,33 @@ from nttzoo.search.report import curves
 
 
 def trajectories(seen: Trajectories, path: Path) -> None:
-    """The search's losses, the training losses, and the paths of the outputs, averaged over each class."""
-    figure, axes = figures.subplots(1, 3, figsize=(15, 4.5))
-    styles = {"teacher": "C0-", "random": "C2-", "linearised teacher": "C0--"}
-    for (who, found), color in zip(seen.found.items(), ("C1", "C3", "C4"), strict=False):
-        curves(axes[0], found, "kernel", "kernel distance", color=color, label=who)
+    """The search's distances, the training losses, and the paths of the outputs, averaged over each class.
+
+    Both axes of the losses are logarithmic: a network that learns like the teacher at a fraction of its speed has the
+    teacher's curve, moved to the right. Dots on the paths are at the same steps for all networks.
+    """
+    figure, axes = figures.subplots(1, 3, figsize=(15, 4.8))
+    styles = {"teacher": "k-", "random": "C2-", "linearized teacher": "k--"}
+    for (who, found), color in zip(seen.found.items(), ("C1", "C0", "C4"), strict=False):
+        curves(axes[0], found, "kernel", "kernel distance in the search", color=color, label=who)
         styles[who] = f"{color}-"
-    for who, losses in seen.losses().items():
-        axes[1].plot(losses, styles[who], label=who)
-    axes[1].set(xlabel="step of gradient descent", ylabel="loss", yscale="log", title="training loss")
-    axes[1].legend(frameon=False)
+    losses = seen.losses()
+    steps = np.arange(len(losses["teacher"]))
+    for who, values in losses.items():
+        axes[1].plot(steps[1:], values[1:], styles[who], label=who)
+    axes[1].axhline(losses["teacher"][0] / 10, color="0.8", linewidth=1, zorder=0)
+    axes[1].set(xlabel="step of gradient descent", ylabel="loss", xscale="log", yscale="log", title="training loss")
+    axes[1].legend(frameon=False, fontsize=8)
+    marks = [0, *(10**k for k in range(int(np.log10(max(len(steps) - 1, 1))) + 1))]
     for who, outputs in seen.outputs.items():
         for digit in (0, 1):
             mean = outputs[:, seen.targets[:, digit] == 1].mean(1)
-            axes[2].plot(*mean.T, styles[who], label=who if digit == 0 else None)
-            axes[2].plot(*mean[0], "k.", markersize=4)
+            axes[2].plot(*mean.T, styles[who], linewidth=1.2)
+            if who != "linearized teacher":
+                axes[2].plot(*mean[marks].T, styles[who][:-1], marker="o", markersize=4, linestyle="")
             axes[2].annotate(str(digit), seen.targets[seen.targets[:, digit] == 1][0], fontsize=14, ha="center")
-    axes[2].set(xlabel="output 0", ylabel="output 1", title="mean outputs for zeros and ones")
+    shown = ", ".join(f"{mark:,}" for mark in marks)
+    axes[2].set(xlabel="output 0", ylabel="output 1", title=f"mean outputs for zeros and ones\ndots: steps {shown}")
     figures.save(figure, path)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
 from pathlib import Path
 
 from nttzoo._util import files
+from nttzoo._util.console import markdown
 from nttzoo.errors import RunError
-from nttzoo.experiments import figures, paper, plans
+from nttzoo.experiments import dynamics, figures, paper, plans
 from nttzoo.experiments.results import BUDGET, Cell, Result, cells, grouped, longest, read, where, with_shorter
 from nttzoo.search import recipes
 
@@ -18,7 +18,8 @@ ORDER = list(paper.METHODS)
 def write(results: Path, out: Path) -> list[Path]:
     """Writes the report (Markdown) and the figures beside it; returns the files."""
     found = read(results)
-    if not found:
+    learning = dynamics.section(results, out.parent)
+    if not found and not learning:
         raise RunError(f"{results} holds no results yet.")
     out.parent.mkdir(parents=True, exist_ok=True)
     plain = [result for result in found if not result.variant]
@@ -34,17 +35,12 @@ def write(results: Path, out: Path) -> list[Path]:
         _controls(plain),
         _networks(plain),
         _ablation(found),
+        learning,
         *(f"## {title}\n\n![{title}](figures/{path.name})" for title, path in pictures.items()),
         _every(found),
     ]
     files.write_text(out, "\n\n".join(part for part in parts if part) + "\n")
     return [out, *pictures.values()]
-
-
-def markdown(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A Markdown table."""
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
 def _origins(found: list[Result]) -> str:

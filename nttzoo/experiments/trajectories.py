@@ -44,6 +44,12 @@ class Trajectories:
         """Half the squared distance to the targets, mean over images and outputs, at each step."""
         return {who: 0.5 * np.square(f - self.targets).mean((1, 2)) for who, f in self.outputs.items()}
 
+    def steps_to_learn(self) -> dict[str, int | None]:
+        """The first step at which a network's loss is below a tenth of the teacher's first; None if that never is."""
+        losses = self.losses()
+        below = {who: np.nonzero(values < losses["teacher"][0] / 10)[0] for who, values in losses.items()}
+        return {who: int(steps[0]) if len(steps) else None for who, steps in below.items()}
+
     def distances(self) -> dict[str, float]:
         """How far each network's outputs are from the teacher's: mean over steps and images."""
         teacher = self.outputs["teacher"]
@@ -69,6 +75,7 @@ class Trajectories:
                 for who, found in self.found.items()
             },
             "mean_distance_from_teacher": self.distances(),
+            "steps_to_learn": self.steps_to_learn(),
             "final_loss": {who: float(values[-1]) for who, values in losses.items()},
             "shown_steps": shown.tolist(),
             "loss": {who: [float(f"{v:.5g}") for v in values[shown]] for who, values in losses.items()},
@@ -107,7 +114,7 @@ def follow(
     networks: dict[str, Any] = {"teacher": teacher, **{who: f.students[0].model for who, f in found.items()}}
     networks["random"] = pruned
     outputs = {who: descend(network, x, targets, steps) for who, network in networks.items()}
-    outputs["linearised teacher"] = linearized.gradient_descent(
+    outputs["linearized teacher"] = linearized.gradient_descent(
         empirical_ntk(teacher, x),
         outputs["teacher"][0],
         targets,

@@ -36,6 +36,7 @@ from nttzoo._util.schema.results import (
     RuntimesFile,
     SummaryFile,
     TrainingFile,
+    TrajectoriesFile,
 )
 from nttzoo._util.schema.types import (
     NAME,
@@ -97,6 +98,7 @@ __all__ = [
     "Times",
     "TrainPart",
     "TrainingFile",
+    "TrajectoriesFile",
     "TwoThreads",
     "read",
     "validate",

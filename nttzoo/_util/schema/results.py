@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from nttzoo._util.schema.entries import Layer
-from nttzoo._util.schema.types import Count, Densities, Density, Milliseconds, Name, Seed, Share, Text
+from nttzoo._util.schema.types import Count, Densities, Density, Milliseconds, Moderate, Name, Seed, Share, Text
 
 
 class Case(Struct):
@@ -68,6 +68,23 @@ class RuntimesFile(Struct):
     cases: list[RuntimeCase]
     machine: Machine
     runtimes: dict[str, Any]
+
+
+class TrajectoriesFile(Struct):
+    """What `nttzoo visualize` and `nttzoo reproduce dynamics` write."""
+
+    class Followed(Struct):
+        """One student's search."""
+
+        kernel_before: Moderate
+        kernel_after: Moderate
+
+    model: Name
+    steps: Count
+    students: dict[Text, Followed]
+    mean_distance_from_teacher: dict[Text, Moderate]
+    steps_to_learn: dict[Text, Count | None]
+    final_loss: dict[Text, Moderate]
 
 
 class CaseKey(Struct):

@@ -138,9 +138,9 @@ class Reproduce(DataOptions):
             if self.dry_run:
                 print(reproduce.dry_run(cases, place))
                 return
-            left = reproduce.run(cases, place)
-            if self.experiment in ("dynamics", "all") and not self.only:
-                dynamics.run(self.budget, place)
+            left = reproduce.run(cases, place) if cases else []
+            if self.experiment == "dynamics" or (self.experiment == "all" and not self.only):
+                dynamics.run(self.budget, place, only=self.only)
             if left:
                 print(f"{len(left)} cases are left; run the same command again.")
         if not self.dry_run and (self.experiment == "report" or results.is_dir()):
