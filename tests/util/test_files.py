@@ -18,6 +18,9 @@ def folder(tmp_path):
 
 def test_a_folder_is_whole_and_nothing_else_is_left(folder):
     files.verify(folder)
+    for name in (".lock", ".seed0.json.lock", ".b.1234.part"):  # of a process that uses the folder, or did
+        (folder / name).touch()
+    files.verify(folder)
     assert sorted(files.own_files(folder)) == ["a", "deep/b"]
     assert [path.name for path in folder.parent.iterdir()] == ["made"]
 

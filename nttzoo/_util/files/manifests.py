@@ -52,7 +52,7 @@ def own_files(folder: Path) -> dict[str, Path]:
 
 def is_temporary(path: Path) -> bool:
     """Whether a file or folder is being written, or was when a process was killed."""
-    return path.name.startswith(".") and path.suffix in (PART, OLD, ".lock")
+    return path.name.startswith(".") and path.name.endswith((PART, OLD, ".lock"))
 
 
 def describe(path: Path) -> dict[str, Any]:
