@@ -119,7 +119,7 @@ class Reproduce(DataOptions):
     report: Annotated[str, Help("tables and pictures of all results", "FILE")] = "results/REPORT.md"
     runs: Annotated[
         tuple[str, ...], Help("folders of finished searches; new ones are written to the first", "FOLDER")
-    ] = ("runs",)
+    ] = ("runs", "results/searches")
     only: Annotated[tuple[str, ...], Help("only the cases whose names match", "GLOB")] = ()
     no_search: Annotated[bool, Help("do not start searches; only train existing networks")] = False
     dry_run: Annotated[bool, Help("list the cases and estimated times")] = False
