@@ -1,7 +1,8 @@
 """How a search ranks weights when it updates a mask: a score for each weight, the higher the better.
 
-A rule takes (model, shape of one input) and runs inside the compiled update. Pruned weights keep their values, so a
-rule sees both those that survive and those that may return.
+A rule takes (model, shape of one input, settled) and runs inside the compiled update; `settled` is true once the
+density has reached its target. Pruned weights keep their values, so a rule sees both those that survive and those that
+may return.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from nttzoo.registry import Registry
 from nttzoo.sparsity import paths, scores
 from nttzoo.sparsity.masks import Scores
 
-MaskRule = Callable[[Any, tuple[int, ...]], Scores]
+MaskRule = Callable[[Any, tuple[int, ...], Bool[Array, ""]], Scores]
 MASK_RULES: Registry[MaskRule] = Registry("mask rule")
 
 
 @MASK_RULES.register("magnitude")
-def magnitude(model: nnx.Module, shape: tuple[int, ...]) -> Scores:
+def magnitude(model: nnx.Module, shape: tuple[int, ...], settled: Bool[Array, ""]) -> Scores:
     """|w|, the paper's rule."""
     return scores.magnitude_scores(model)
 
 
 @MASK_RULES.register("connected")
-def connected(model: nnx.Module, shape: tuple[int, ...]) -> Scores:
+def connected(model: nnx.Module, shape: tuple[int, ...], settled: Bool[Array, ""]) -> Scores:
     """|w|, but weights that no path from inputs to outputs uses come last.
 
     At 1 % most units of a layer have no surviving weight on one side. Weights on their other side are dead: they
@@ -44,12 +45,12 @@ def connected(model: nnx.Module, shape: tuple[int, ...]) -> Scores:
 
 
 @MASK_RULES.register("covering")
-def covering(model: nnx.Module, shape: tuple[int, ...]) -> Scores:
+def covering(model: nnx.Module, shape: tuple[int, ...], settled: Bool[Array, ""]) -> Scores:
     """|w|, but first come weights that keep an output connected, then those on a path from inputs to outputs.
 
     In each layer, every output of the model keeps the largest weight that can connect it to the inputs: an output
-    without a path is constant and never learns. Unlike `connected`, a unit that has lost all its inputs gets none
-    back, so that weights gather in fewer units instead of moving between units that are about to be cut off.
+    without a path is constant and never learns. While the density falls, a unit that has lost all its inputs may get
+    some back, so that units are exchanged for better ones; later it gets none, as its outputs leave at the same time.
     """
     passed = paths.path_weights_by_output(model, shape)
     layers = masked_layers(model)
@@ -58,12 +59,12 @@ def covering(model: nnx.Module, shape: tuple[int, ...]) -> Scores:
     ranked = {}
     for path, size in sizes.items():
         leads_to = jnp.asarray(passed[path]) > 0
-        useful = leads_to.any(0) & _fed(layers[path])
+        useful = leads_to.any(0) & (_has_inputs(layers[path]) | ~settled)
         ranked[path] = size + jnp.where(_best_of_each(leads_to, size), 2 * most, jnp.where(useful, most, 0))
     return ranked
 
 
-def _fed(layer: Any) -> Bool[Array, "..."]:
+def _has_inputs(layer: Any) -> Bool[Array, "..."]:
     """Whether a unit has any surviving input, for every place of its weights."""
     mask = layer.mask[...]
     inputs = tuple(range(mask.ndim - len(layer.output_units())))
@@ -79,7 +80,7 @@ def _best_of_each(leads_to: Bool[Array, "o ..."], size: Array) -> Bool[Array, ".
 
 
 @MASK_RULES.register("flow")
-def flow(model: nnx.Module, shape: tuple[int, ...]) -> Scores:
+def flow(model: nnx.Module, shape: tuple[int, ...], settled: Bool[Array, ""]) -> Scores:
     """|w| times how much reaches the weight from the inputs and the outputs from it, over all surviving paths."""
     used = paths.path_weights(model, shape)
     return {path: jnp.abs(layer.kernel[...]) * used[path] for path, layer in masked_layers(model).items()}

@@ -127,7 +127,7 @@ class Students:
     def _first_ranks(self, student: nnx.Module) -> dict[str, Array] | None:
         if not self.recipe.mask_momentum:
             return None
-        found = MASK_RULES[self.recipe.mask_rule](student, self.evaluation.shape[1:])
+        found = MASK_RULES[self.recipe.mask_rule](student, self.evaluation.shape[1:], jnp.array(False))
         return {path_name(path): jnp.asarray(score) for path, score in found.items()}
 
     def advance(self, states: States, start: int, stop: int) -> States:
@@ -144,7 +144,8 @@ class Students:
         for state, target, take in zip(states, self.config.targets, self._refresh, strict=True):
             groups = self._groups(target, self.plan.density(target.density, step))
             counts = np.array([group.kept for group in groups], np.int32)
-            kept, churn, ranks = take(state.params, state.masks, state.ranks, counts)
+            settled = np.bool_(self.plan.density(target.density, step) == target.density)
+            kept, churn, ranks = take(state.params, state.masks, state.ranks, counts, settled)
             refreshed.append(replace(state, masks=kept, churn=churn, ranks=ranks))
             if _compete(groups):
                 masks.warn_of_empty_layers({path[:-1]: mask[...] for path, mask in nnx.to_flat_state(kept)})
@@ -254,13 +255,13 @@ class Students:
         return replace(state, params=params, optimizer=optimizer, sums=jax.tree.map(jnp.add, state.sums, seen))
 
     def _new_mask(
-        self, groups: list[list[LayerPath]], params: Any, kept: Any, ranks: Any, counts: Array
+        self, groups: list[list[LayerPath]], params: Any, kept: Any, ranks: Any, counts: Array, settled: Array
     ) -> tuple[Any, Array, Any]:
         """The mask by the recipe's rule, how many weights entered or left, and the scores if they are averaged."""
         model = self.merged(params, kept)
         layers = masked_layers(model)
         rank = MASK_RULES[self.recipe.mask_rule]
-        found = rank(model, self.evaluation.shape[1:])
+        found = rank(model, self.evaluation.shape[1:], settled)
         if ranks is not None:
             momentum = self.recipe.mask_momentum
             found = {path: momentum * ranks[path_name(path)] + (1 - momentum) * new for path, new in found.items()}

@@ -47,7 +47,7 @@ def test_places_on_a_path_by_hand():
 
 def test_connected_ranks_by_magnitude_among_places_on_a_path():
     model = two_layers([[1, 1, 0], [0, 0, 0]], [[0], [1], [1]])
-    ranked = MASK_RULES["connected"](model, (2,))[("first",)]
+    ranked = MASK_RULES["connected"](model, (2,), jnp.array(True))[("first",)]
     order = np.argsort(-np.asarray(ranked), axis=None)
     # |w| = 6, 5, 3, 2 into units 1 and 2; then 4 and 1 into unit 0.
     np.testing.assert_array_equal(order, [5, 4, 2, 1, 3, 0])
@@ -76,10 +76,13 @@ def test_covering_by_hand():
     np.testing.assert_array_equal(by_output[("first",)][0] > 0, [[1, 0, 0], [1, 0, 0]])
     np.testing.assert_array_equal(by_output[("first",)][1] > 0, [[0, 0, 1], [0, 0, 1]])
     np.testing.assert_array_equal(by_output[("second",)][0] > 0, [[1, 0], [1, 0], [0, 0]])
-    ranked = MASK_RULES["covering"](model, (2,))
+    ranked = MASK_RULES["covering"](model, (2,), jnp.array(True))
     # The largest |w| is 6. The best weight toward each output gets 12 more, others on a path into a unit with inputs 6.
     np.testing.assert_array_equal(ranked[("first",)], [[1 + 6, 2, 3], [4 + 12, 5, 6 + 12]])
     np.testing.assert_array_equal(ranked[("second",)], [[5 + 12, 1 + 6], [4 + 6, 2 + 12], [3, 6]])
+    # While the density falls, unit 2 may get inputs back.
+    ranked = MASK_RULES["covering"](model, (2,), jnp.array(False))
+    np.testing.assert_array_equal(ranked[("first",)], [[1 + 6, 2, 3 + 6], [4 + 12, 5, 6 + 12]])
 
 
 @pytest.mark.parametrize("scheme", ["layerwise", "global"])
@@ -94,7 +97,7 @@ def test_a_search_by_covering_reaches_every_output(scheme):
 
 def test_flow_by_hand():
     model = two_layers([[1, 1, 0], [0, 1, 0]], [[0], [1], [0]])
-    found = MASK_RULES["flow"](model, (2,))
+    found = MASK_RULES["flow"](model, (2,), jnp.array(True))
     # Averages: 3 survivors for 3 units are weights of 1; 1 survivor for 1 output is a weight of 1. Unit 1 gets 2 from
     # the inputs of ones, unit 0 gets 1.
     np.testing.assert_allclose(found[("first",)], [[0, 2, 0], [0, 5, 0]])
