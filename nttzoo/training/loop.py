@@ -86,6 +86,8 @@ def fit(
     steps = len(train) // config.batch_size
     timer = ChunkTimer()
     with console.progress_bar(show=config.progress) as bar:
+        if config.progress and note and history.engine == "jax":
+            bar.console.print(f"Training runs in JAX, {note}", markup=False, highlight=False)
         task = bar.add_task("training", total=config.epochs * steps, completed=history.epochs * steps, note="")
         for epoch in range(config.epochs):
             order = orders.pop() if orders else epoch_order(rng, len(train), config.batch_size)

@@ -11,7 +11,8 @@ from flax import nnx
 from training_networks import Body, batch_for, conv, jax_gradient, pruned, small
 
 from nttzoo import architectures, codegen, nn
-from nttzoo.codegen.training import compile_training
+from nttzoo.codegen.training import compile as compile_step
+from nttzoo.codegen.training import compile_training, step, trace
 from nttzoo.errors import ExportError, OptionError, RunError, ShapeError, TrainingError
 
 pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
@@ -106,6 +107,34 @@ def test_derivatives_that_are_not_those_of_the_c_are_found_though_the_c_is_known
     stopped = Body([conv(1, 2), lambda x: nnx.relu(jax.lax.stop_gradient(x))], (4, 4, 1), 3, rngs=nnx.Rngs(0))
     with pytest.raises(ExportError, match="the compiled gradient differs from JAX's"):
         compile_training(pruned(stopped))
+
+
+def test_the_check_uses_other_images_before_it_refuses(monkeypatch, tmp_path):
+    draws = []
+
+    def rounded(step, images, labels):
+        value, found = gradient(step, images, labels)
+        draws.append(len(images))
+        return value, {path: leaf + (len(draws) == 1) for path, leaf in found.items()}
+
+    gradient = step.TrainingStep.gradient
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(step.TrainingStep, "gradient", rounded)
+    compile_training(small())
+    assert len(draws) == 2
+
+
+def test_weights_that_a_saved_network_lost_are_random_in_the_check():
+    """If all that a unit sees is zero, its outputs are equal, and rounding chooses the largest in a window."""
+    model = small()
+    for _, layer in nnx.iter_modules(model):
+        if nn.is_masked(layer):
+            layer.kernel[...] = layer.masked_kernel()
+    copy = compile_step._typical(model, trace.trace(model, model.input_shape, dropout=False).parameters)
+    kernels = [np.asarray(layer.kernel[...]) for _, layer in nnx.iter_modules(copy) if nn.is_masked(layer)]
+    assert kernels
+    assert all(np.count_nonzero(kernel) == kernel.size for kernel in kernels)
+    assert all(0.3 < kernel.std() * np.prod(kernel.shape[:-1]) ** 0.5 < 3 for kernel in kernels)
 
 
 def test_outputs_that_are_left_out_have_no_gradient():

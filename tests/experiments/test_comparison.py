@@ -6,6 +6,7 @@ import pytest
 from nttzoo import cli, data, training
 from nttzoo.errors import NttzooError, OptionError, RunError, UnknownName
 from nttzoo.experiments import baselines, comparison, plots
+from nttzoo.sparsity import masks
 
 VALUES = {
     "model": "lenet300",
@@ -157,7 +158,7 @@ def test_a_failure_side_by_side_stops_the_rest_and_keeps_what_is_done(tmp_path, 
         time.sleep(0.05)
         ended.append(config.seed)
         history = training.History(*([0.5] for _ in range(5)))
-        return baselines.Trained(None, {}, history, None, None)
+        return baselines.Trained(None, {}, history, masks.DensityReport(()), None)
 
     for name in ("make_network", "prune_network"):
         monkeypatch.setattr(baselines, name, lambda *args, **kwargs: None)
