@@ -112,7 +112,7 @@ def trusted_rules(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def self_check_where_it_matters(request):
-    """Tests of kernels have the self-check, unless they compare with other derivatives themselves; others do not need it."""
+    """Outside of the kernels' own tests nothing depends on the self-check."""
     if "ntk" not in request.path.parts:
         request.getfixturevalue("trusted_rules")
 

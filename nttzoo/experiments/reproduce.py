@@ -75,8 +75,9 @@ def run(cases: Sequence[Case], place: Workplace, *, say: Say = print) -> list[Ca
         times.learn(case, time.monotonic() - began, student=student)
         rest = sum(seconds for _, seconds in _outlook(todo[number:], place, times))
         accuracy = f"{result['test_accuracy']:.2%} in {estimates.duration(time.monotonic() - began)}"
-        slow = f" (in JAX, {result['history']['engine_note']})" if result["engine"] == "jax" and case.method != "dense" else ""
-        say(f"[{number}/{len(todo)}] {case.name}: {accuracy}{slow}; about {estimates.duration(rest)} left")
+        if result["engine"] == "jax" and case.method != "dense":
+            accuracy += f" (in JAX, {result['history']['engine_note']})"
+        say(f"[{number}/{len(todo)}] {case.name}: {accuracy}; about {estimates.duration(rest)} left")
     return left
 
 
