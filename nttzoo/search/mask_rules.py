@@ -48,35 +48,42 @@ def connected(model: nnx.Module, shape: tuple[int, ...], settled: Bool[Array, ""
 def covering(model: nnx.Module, shape: tuple[int, ...], settled: Bool[Array, ""]) -> Scores:
     """|w|, but first come weights that keep an output connected, then those on a path from inputs to outputs.
 
-    In each layer, every output of the model keeps the largest weight that can connect it to the inputs: an output
-    without a path is constant and never learns. While the density falls, a unit that has lost all its inputs may get
-    some back, so that units are exchanged for better ones; later it gets none, as its outputs leave at the same time.
+    Every output of the model keeps one path to the inputs: its own largest weight, the largest of the unit where that
+    comes from, and so on. An output without a path is constant and never learns. While the density falls, a unit that
+    has lost all its inputs may get some back, so that units are exchanged for better ones. Later it gets none, as its
+    outputs leave at the same time, and paths take surviving weights.
     """
-    passed = paths.path_weights_by_output(model, shape)
+    used = paths.path_weights(model, shape)
     layers = masked_layers(model)
+    largest = {path: _largest_of_each_unit(layer, settled) for path, layer in layers.items()}
+    needed = paths.reached_by_outputs(model, shape, largest)
     sizes = {path: jnp.abs(layer.kernel[...]) for path, layer in layers.items()}
     most = jnp.max(jnp.stack([jnp.max(size) for size in sizes.values()]))
     ranked = {}
     for path, size in sizes.items():
-        leads_to = jnp.asarray(passed[path]) > 0
-        useful = leads_to.any(0) & (_has_inputs(layers[path]) | ~settled)
-        ranked[path] = size + jnp.where(_best_of_each(leads_to, size), 2 * most, jnp.where(useful, most, 0))
+        useful = (used[path] > 0) & (_has_inputs(layers[path]) | ~settled)
+        ranked[path] = size + jnp.where(needed[path], 2 * most, jnp.where(useful, most, 0))
     return ranked
+
+
+def _inputs_of(layer: Any) -> tuple[int, ...]:
+    """The axes of a kernel that number a unit's inputs."""
+    return tuple(range(layer.kernel.ndim - len(layer.output_units())))
 
 
 def _has_inputs(layer: Any) -> Bool[Array, "..."]:
     """Whether a unit has any surviving input, for every place of its weights."""
-    mask = layer.mask[...]
-    inputs = tuple(range(mask.ndim - len(layer.output_units())))
-    return mask.any(inputs, keepdims=True)
+    return layer.mask[...].any(_inputs_of(layer), keepdims=True)
 
 
-def _best_of_each(leads_to: Bool[Array, "o ..."], size: Array) -> Bool[Array, "..."]:
-    """The largest weight that leads to each output; none where no place leads to it."""
-    candidates = jnp.where(leads_to, size, -1).reshape(len(leads_to), -1)
-    found = jnp.max(candidates, 1) >= 0
-    best = jnp.zeros(size.size, bool).at[jnp.argmax(candidates, 1)].max(found)
-    return best.reshape(size.shape)
+def _largest_of_each_unit(layer: Any, settled: Bool[Array, ""]) -> Bool[Array, "..."]:
+    """One place for each unit: that of its largest weight, which has to survive if `settled` and any does."""
+    size = jnp.abs(layer.kernel[...])
+    size = jnp.where(settled & _has_inputs(layer) & ~layer.mask[...], -1, size)
+    units = layer.output_units()
+    flat = size.reshape(-1, *units)
+    first = jnp.argmax(flat, 0, keepdims=True)
+    return (jnp.arange(len(flat)).reshape(-1, *(1 for _ in units)) == first).reshape(size.shape)
 
 
 @MASK_RULES.register("flow")

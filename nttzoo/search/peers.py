@@ -22,7 +22,7 @@ from typing import Any
 import jax
 from jax._src import distributed
 
-from nttzoo.errors import Interrupted, PeerError
+from nttzoo.errors import Interrupted, NttzooError, PeerError
 
 POLL_SECONDS = 1.0
 SILENCE_SECONDS = 20.0  # after so long without a sign of life a process counts as dead
@@ -56,14 +56,23 @@ def failing_together() -> Iterator[None]:
         raise  # all processes agreed on it
     except BaseException as error:
         if jax.process_count() > 1:
-            if isinstance(error, jax.errors.JaxRuntimeError) and _is_lost_connection(error):
+            if any(_is_lost_connection(cause) for cause in _causes(error)):
                 raise PeerError(LOST) from error
             _tell(error)
         raise
 
 
-def _is_lost_connection(error: Exception) -> bool:
-    """Whether a collective failed because of another process."""
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, what it was raised from, and so on: saving turns all that goes wrong into errors of its own."""
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def _is_lost_connection(error: BaseException) -> bool:
+    """Whether a collective failed because of another process. JAX raises some of these errors as a ValueError."""
+    if isinstance(error, NttzooError) or not isinstance(error, jax.errors.JaxRuntimeError | ValueError):
+        return False
     words = ("gloo", "nccl", "unavailable", "connection", "heartbeat", "coordination")
     return any(word in str(error).lower() for word in words)
 

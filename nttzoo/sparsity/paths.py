@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax import lax
 from jaxtyping import Array
 
 from nttzoo.nn import masked_layers
@@ -25,11 +24,12 @@ def path_weights(model: nnx.Module, shape: tuple[int, ...]) -> Scores:
     return kernel_gradient(_averaging(model), _passed_on, jnp.ones((1, *shape)), jnp.ones(()))
 
 
-def path_weights_by_output(model: nnx.Module, shape: tuple[int, ...]) -> Kernels:
-    """`path_weights` for each output alone: [o, ...] where a kernel is [...]."""
-    probe, inputs = _averaging(model), jnp.ones((1, *shape))
-    outputs = jax.eval_shape(lambda: nnx.clone(probe)(inputs)).shape[1]
-    return lax.map(lambda chosen: kernel_gradient(probe, _passed_on, inputs, chosen[None]), jnp.eye(outputs))
+def reached_by_outputs(model: nnx.Module, shape: tuple[int, ...], chosen: Kernels) -> Kernels:
+    """Which of the chosen places paths use that start at an output, go back, and take chosen places only."""
+    full = with_full_masks(with_biases(model, 1.0))
+    alone = {path: chosen[path].astype(layer.kernel.dtype) for path, layer in masked_layers(full).items()}
+    through = kernel_gradient(with_kernels(full, alone), _passed_on, jnp.ones((1, *shape)), jnp.ones(()))
+    return {path: (through[path] > 0) & chosen[path] for path in chosen}
 
 
 def _averaging(model: nnx.Module) -> nnx.Module:

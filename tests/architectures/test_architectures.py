@@ -74,6 +74,7 @@ def test_weights_and_multiply_adds(name, size, multiply_adds):
     assert cost.speedup(model).total == cost.LayerCost("total", multiply_adds, multiply_adds, multiply_adds)
 
 
+@pytest.mark.slow
 def test_weights_and_multiply_adds_of_conv4(thin_conv4):
     model, counted = thin_conv4
     assert masks.density_report(model).total.size == 1_903_296

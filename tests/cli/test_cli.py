@@ -31,6 +31,7 @@ def no_training(monkeypatch):
     monkeypatch.setattr(training, "fit", refuse)
 
 
+@pytest.mark.slow
 def test_train_writes_its_result_with_its_origin(tmp_path, capsys):
     out = tmp_path / "result.json"
     code, stdout, _ = run(

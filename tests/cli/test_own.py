@@ -66,6 +66,7 @@ def test_search_train_export_publish_and_load(folder, capsys, monkeypatch):
     np.testing.assert_allclose(answers, again(jnp.asarray(images)), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_comparison_with_densities_of_layers_and_its_entry(folder, capsys, monkeypatch):
     own = ["--model", "net.py:tiny", "--data", "stripes.npz"]
     compare = ["compare", *own, "--methods", "ntt", "random", *SEARCH[4:], "--train-epochs", 1]

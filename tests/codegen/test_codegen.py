@@ -22,6 +22,7 @@ from nttzoo.sparsity import pruning
 pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(
     size=st.tuples(st.integers(5, 9), st.integers(5, 9)),

@@ -9,6 +9,7 @@ from nttzoo import codegen, errors
 from nttzoo.codegen import build
 
 
+@pytest.mark.slow
 def test_all_of_onnx_own_cases_are_right_or_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(build, "FLAGS", ("-std=c99", "-O0", "-shared", "-fPIC"))  # many small programs, run once
     outcomes = {

@@ -54,7 +54,7 @@ def test_gradients_for_any_batch_and_loss(n, loss):
     assert_same_gradient(model, loss=loss, n=n)
 
 
-@pytest.mark.parametrize("name", ["lenet5", "conv4", *(pytest.param(n, marks=pytest.mark.slow) for n in BEYOND)])
+@pytest.mark.parametrize("name", ["lenet5", *(pytest.param(n, marks=pytest.mark.slow) for n in ("conv4", *BEYOND))])
 def test_gradients_of_the_registered_networks(name):
     model = architectures.create(name, rngs=0)
     nttzoo.prune(model, "random", density=0.05, scheme="erk" if name in BEYOND else "layerwise", rngs=0)

@@ -85,6 +85,7 @@ def test_one_process_at_a_time_writes_a_comparison(tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == [".c.json.lock", "c.json"]
 
 
+@pytest.mark.slow
 def test_a_comparison_grows_case_by_case_and_goes_on(tmp_path, monkeypatch, capsys):
     out = tmp_path / "c.json"
     arguments = ["compare", "--methods", "ntt", "random", "--density", "0.05", "--epochs", "1", "--mask-every", "20"]

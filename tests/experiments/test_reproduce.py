@@ -89,6 +89,7 @@ def workplace(tmp_path_factory):
     return place, cases, said
 
 
+@pytest.mark.slow
 def test_a_plan_goes_on_where_it_stopped_with_one_search(workplace, monkeypatch):
     place, cases, said = workplace
     assert len(list(place.runs[0].glob("*/summary.json"))) == 1
@@ -227,6 +228,7 @@ def test_the_command_lists_and_runs(tmp_path, capsys, monkeypatch):
         reproduce.select(plans.plan("table1", "smoke"), ["nothing"])
 
 
+@pytest.mark.slow
 def test_students_of_one_teacher_are_searched_for_in_one_run(tmp_path, monkeypatch):
     def case(density, **other):
         return Case(**{**SMOKE, "method": "ntt", "density": density, "change": plans.SMOKE_SEARCH, **other})

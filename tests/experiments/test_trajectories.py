@@ -8,6 +8,7 @@ from flax import nnx
 from nttzoo import cli, data
 from nttzoo.errors import DataError, OptionError, UnknownName
 from nttzoo.experiments import dynamics, trajectories
+from nttzoo.search import recipes
 
 
 def test_gradient_descent_on_a_linear_model_by_hand():
@@ -23,6 +24,7 @@ def test_gradient_descent_on_a_linear_model_by_hand():
     assert model.kernel[0, 0] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["lenet300"])
 def test_the_students_path_is_nearer_to_the_teachers_than_a_random_networks(tmp_path, capsys, model):
     out = tmp_path / "visual.json"
@@ -46,6 +48,8 @@ def test_what_cannot_be_followed_is_refused():
 
 def test_the_report_has_the_dynamics_of_each_network(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(trajectories, "IMAGES", 40)
+    monkeypatch.setitem(recipes.VISUAL, "lenet300", recipes.VISUAL["lenet300"].change(batch_size=40))
     with pytest.raises(OptionError, match="no network matches conv4; there are lenet300"):
         dynamics.select(["lenet300"], ["conv4"])
     cli.main(["reproduce", "dynamics", "--budget", "smoke", "--only", "lenet300"])

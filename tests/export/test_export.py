@@ -232,6 +232,7 @@ def test_inputs_that_do_not_fit(tmp_path):
         nttzoo.export_onnx(linear, tmp_path / "m.onnx", input_shape=(3,), images=np.zeros((0, 3)))
 
 
+@pytest.mark.slow
 def test_rounding_that_a_network_amplifies_is_no_mistake(tmp_path):
     model = nttzoo.create("ds_cnn", rngs=0)
     nttzoo.prune(model, "random", density=0.05, rngs=0)  # many groups of channels are nearly constant

@@ -149,6 +149,7 @@ def homes(tmp_path_factory):
     return old, publish_both
 
 
+@pytest.mark.slow
 def test_publishing(homes, tmp_path, monkeypatch):
     old, publish_both = homes
     shutil.copytree(old, tmp_path / "count")
@@ -172,6 +173,7 @@ def test_publishing(homes, tmp_path, monkeypatch):
     assert seen == {1, 2}
 
 
+@pytest.mark.slow
 def test_a_reader_that_is_killed_while_it_completes_a_change(homes, tmp_path, monkeypatch):
     old, publish_both = homes
     home = tmp_path / "home"

@@ -105,6 +105,7 @@ def test_a_custom_product_is_not_taken_for_the_ordinary_one():
     close(empirical_ntk(model, x), by_jacrev(model, x, x, "active"))
 
 
+@pytest.mark.slow
 @trusted
 @pytest.mark.parametrize(
     ("name", "for_one_example", "outputs"),

@@ -230,6 +230,7 @@ print(np.abs(single - double).max() / np.abs(double).max())
 """
 
 
+@pytest.mark.slow
 def test_norms_of_groups_do_not_end_the_process_where_xla_fails_at_seven_axes():
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("XLA_", "JAX_"))}
     done = subprocess.run([sys.executable, "-c", SEVEN_AXES], env=environment, capture_output=True, text=True)

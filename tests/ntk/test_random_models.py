@@ -87,6 +87,7 @@ class Drawn(nnx.Module):
 plans = st.recursive(st.sampled_from(sorted(LAYERS)), lambda inner: st.tuples(st.sampled_from(sorted(CALLS)), inner))
 
 
+@pytest.mark.slow
 @settings(max_examples=int(os.environ.get("NTTZOO_DRAWS", "4")))
 @given(
     st.lists(plans, min_size=1, max_size=3),

@@ -232,6 +232,7 @@ for name in ("lenet5", "conv4"):
 """
 
 
+@pytest.mark.slow
 def test_gradients_shared_by_two_devices():
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}

@@ -35,6 +35,7 @@ def whole(tmp_path_factory):
     return finished(folder, **SEVERAL), folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [3, 7])
 def test_an_interrupted_run_ends_bit_for_bit_like_a_whole_one(tmp_path, monkeypatch, whole, stop):
     whole, folder = whole

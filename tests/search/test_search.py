@@ -168,6 +168,7 @@ def test_any_nnx_model_can_be_a_teacher_and_stays_as_it_was():
     assert type(mine.conv) is nnx.Conv
 
 
+@pytest.mark.slow
 def test_the_search_never_sees_a_label(monkeypatch, tmp_path):
     """The labels are replaced by something that cannot be looked at."""
 

@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,7 @@ def assert_same(one, other):
                 np.testing.assert_allclose(a[name], b[name], rtol=1e-3, atol=2e-5, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "tangents", "outputs"), [("lenet300", "active", 0), ("lenet5", "all", 2)])
 def test_eight_devices_find_what_one_finds(tmp_path, model, tangents, outputs):
     arguments = (model, tangents, outputs)
@@ -75,6 +77,7 @@ def on_hosts(out, *arguments, processes=2, devices=2, expected=0):
     return finish(*hosts, expected=expected)
 
 
+@pytest.mark.slow
 def test_two_hosts_run_a_search_to_its_report(tmp_path):
     on_hosts(tmp_path / "run", "run", devices=1)  # one device each, as on SLURM
     assert {"summary.json", "report.png"} <= {path.name for path in (tmp_path / "run").iterdir()}
@@ -90,17 +93,24 @@ def test_a_refusal_on_the_first_host_stops_both(tmp_path):
     assert "another host failed" in errors[1]
 
 
+@pytest.fixture(scope="module")
+def on_one_device(tmp_path_factory):
+    """What one device finds, as a file."""
+    path = tmp_path_factory.mktemp("one") / "one.npz"
+    search_on_devices.write(path, search_on_devices.find("lenet300", "all", 2, devices=1))
+    return path
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("processes", "devices"), [(2, 1), (2, 2), (3, 1)])
-def test_hosts_save_resume_and_find_what_one_device_finds(tmp_path, processes, devices):
-    search_on_devices.write(tmp_path / "one.npz", search_on_devices.find("lenet300", "all", 2, devices=1))
+def test_hosts_save_resume_and_find_what_one_device_finds(tmp_path, on_one_device, processes, devices):
     arguments = ("lenet300", "all", 2, "distributed", tmp_path / "run", 3)
     cluster = {"processes": processes, "devices": devices}
     on_hosts(tmp_path / "whole.npz", *arguments, **cluster)
     assert states(tmp_path / "run") == {3}, "stopped on the way"
     on_hosts(tmp_path / "cut.npz", *arguments, **cluster)
     assert max(states(tmp_path / "run")) > 3
-    assert_same(tmp_path / "one.npz", tmp_path / "whole.npz")
+    assert_same(on_one_device, tmp_path / "whole.npz")
     with np.load(tmp_path / "cut.npz") as cut, np.load(tmp_path / "whole.npz") as whole:
         assert all(np.array_equal(cut[name], whole[name]) for name in whole.files), "bit for bit"
 
@@ -109,8 +119,9 @@ def states(folder):
     return {int(path.name) for path in (folder / "checkpoints").glob("*") if path.name.isdigit()}
 
 
+@contextmanager
 def search_in(folder, processes):
-    """A long search on one device per process, by the command line; returns when it has saved a new state."""
+    """A long search on one device per process, by the command line, which has saved a new state."""
     before = max(states(folder), default=-1)
     options = ["--epochs", "500", "--batch-size", "96", "--save-every", "0", "--distributed", "--out", str(folder)]
     hosts = [
@@ -119,32 +130,35 @@ def search_in(folder, processes):
         )
         for own in environments(processes)
     ]
-    deadline = time.monotonic() + TIMEOUT
-    while max(states(folder), default=-1) <= before:
-        assert time.monotonic() < deadline
-        assert all(host.poll() is None for host in hosts), [host.stderr.read() for host in hosts if host.poll()]
-        time.sleep(0.1)
-    return hosts
+    try:
+        deadline = time.monotonic() + TIMEOUT
+        while max(states(folder), default=-1) <= before:
+            assert time.monotonic() < deadline
+            assert all(host.poll() is None for host in hosts), [host.stderr.read() for host in hosts if host.poll()]
+            time.sleep(0.1)
+        yield hosts
+    finally:
+        for host in hosts:
+            with host:  # closes its pipe and waits for it
+                host.kill()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("processes", "victim"), [(2, 0), (2, 1), (3, 1)])
 def test_when_a_process_is_killed_the_others_end_soon_and_the_run_goes_on(tmp_path, processes, victim):
     folder = tmp_path / "run"
-    hosts = search_in(folder, processes)
-    killed = hosts.pop(victim)
-    killed.kill()
-    killed.communicate()
-    died = time.monotonic()
-    for host in hosts:
-        _, text = host.communicate(timeout=60)
-        assert host.returncode == 75, text
-        assert "nttzoo: PeerError: another process of this run died" in text
-        assert "stack trace" not in text
-        assert time.monotonic() - died < 30
-    hosts = search_in(folder, processes)  # resumes, further than before
-    for host in hosts:
-        host.terminate()
-    for host in hosts:
-        _, text = host.communicate(timeout=60)
-        assert host.returncode == 143, text
+    with search_in(folder, processes) as hosts:
+        hosts[victim].kill()
+        died = time.monotonic()
+        for host in hosts[:victim] + hosts[victim + 1 :]:
+            _, text = host.communicate(timeout=60)
+            assert host.returncode == 75, text
+            assert "nttzoo: PeerError: another process of this run died" in text
+            assert "stack trace" not in text
+            assert time.monotonic() - died < 30
+    with search_in(folder, processes) as hosts:  # resumes, further than before
+        for host in hosts:
+            host.terminate()
+        for host in hosts:
+            _, text = host.communicate(timeout=60)
+            assert host.returncode == 143, text

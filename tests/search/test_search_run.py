@@ -37,6 +37,7 @@ def whole(tmp_path_factory):
     return folder, done.stdout
 
 
+@pytest.mark.slow
 def test_a_run_ends_with_students_summary_picture_and_the_next_command(whole):
     folder, stdout = whole
     assert {p.name for p in folder.iterdir()} >= {"config.json", "metrics.jsonl", "summary.json", "report.png"}
@@ -69,6 +70,7 @@ def test_from_search_over_training_to_export(whole, tmp_path, capsys):
     assert json.loads(session.get_modelmeta().custom_metadata_map["classes"]) == list("0123456789")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_run_goes_on_and_ends_bit_for_bit_the_same(whole, tmp_path, how):
     folder = tmp_path / "run"

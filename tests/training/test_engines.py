@@ -237,6 +237,7 @@ def test_a_checkpoint_of_another_training_or_a_damaged_one_is_refused(data, tmp_
         fit(network(), data, config(engine="c"), checkpoint=folder)
 
 
+@pytest.mark.slow
 def test_without_dropout_both_engines_train_alike(data):
     models = {engine: create("conv4", num_classes=3, input_shape=(16, 16, 2), rngs=0) for engine in ("c", "jax")}
     images = np.random.default_rng(0).integers(0, 256, (40, 16, 16, 2)).astype(np.uint8)

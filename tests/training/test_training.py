@@ -195,6 +195,7 @@ def test_an_optimizer_and_a_loss_of_ones_own():
     np.testing.assert_allclose(history.train_loss, [away_from_target(small()(x), y).mean()], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_conv4_trains_with_dropout_and_keeps_its_mode():
     data = blobs(8, 4, shape=(16, 16, 1))
     model = create("conv4", num_classes=3, input_shape=(16, 16, 1), rngs=0)

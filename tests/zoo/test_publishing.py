@@ -13,6 +13,7 @@ from nttzoo.errors import RunError, ZooError
 from nttzoo.experiments import baselines, publish
 
 
+@pytest.mark.slow
 def test_measured_times_are_entered(home, tmp_path, capsys):
     times = {b: {t: {"onnxruntime": 0.02, "nttzoo_c": 0.005} for t in ("1", "2")} for b in ("1", "64")}
     cases = [

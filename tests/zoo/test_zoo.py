@@ -113,6 +113,7 @@ def test_names_are_looked_up_and_never_joined_to_paths(home, name):
         nttzoo.load(name)
 
 
+@pytest.mark.slow
 def test_every_changed_byte_is_caught_with_the_files_name(home):
     files = zoo.files_of(home, NAME)
     assert len(files) > 10
