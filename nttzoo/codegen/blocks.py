@@ -21,6 +21,7 @@ from nttzoo.codegen.plan import (
     SparseLinearStep,
     Step,
 )
+from nttzoo.codegen.tables import from_lowest
 from nttzoo.codegen.writer import Lines, Writer
 
 FEWEST = {kernels.LARGEST_BLOCK: 8, 16: 12}  # by block size; a smaller remainder runs one by one
@@ -63,11 +64,13 @@ class BlockWriter(Writer):
         return super().sparse_conv(step, name)
 
     def sparse_linear(self, step: SparseLinearStep, name: str) -> tuple[Lines, Lines]:
-        units, bits = len(step.units), self.bits_of(step.units)
+        lowest, rows = from_lowest(step.units)
+        units, bits = len(rows), self.bits_of(rows)
         before = [
             f"const uint{bits}_t *place = {name}_place;",
             f"const float *weight = {name}_weight;",
             "int unit;",
+            *self.skipped(lowest),
         ]
         fetch = [f"const int count = (int){name}_count[unit];"]
         return [], self._linear(step, name, units, bits, before, fetch, ["place += count;", "weight += count;"])
@@ -79,6 +82,7 @@ class BlockWriter(Writer):
             f"float weight[{inputs}];",
             f"const int count = {inputs};",
             "int unit, k;",
+            *self.skipped(int(step.addresses.min())),
         ]
         # The table is contiguous for each input; the kernel reads the weights of one unit.
         fetch = [f"for (k = 0; k < count; k++) weight[k] = {name}_weight[(long)k * {units} + unit];"]

@@ -13,6 +13,12 @@ SHARED_FROM = 16  # an existing table is used again, unless it is shorter
 Rows = list[tuple[float, np.ndarray, np.ndarray]]  # bias, places, weights
 
 
+def from_lowest(rows: Rows) -> tuple[int, Rows]:
+    """(The lowest address, the rows with addresses counted from it): steps of a recurrence then share their tables."""
+    lowest = min((int(places.min()) for _, places, _ in rows if len(places)), default=0)
+    return lowest, [(bias, places - lowest, weights) for bias, places, weights in rows]
+
+
 class Tables:
     """Writes constant arrays and counts their bytes."""
 

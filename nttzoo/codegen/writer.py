@@ -25,7 +25,7 @@ from nttzoo.codegen.plan import (
     Step,
 )
 from nttzoo.codegen.source import float_literal, identifier
-from nttzoo.codegen.tables import Tables
+from nttzoo.codegen.tables import Tables, from_lowest
 
 Lines = list[str]
 
@@ -91,6 +91,10 @@ class Writer(Tables):
         """A number of elements as a number of floats."""
         return count if self.unit == 1 else f"({count}) * {self.unit}"
 
+    def skipped(self, elements: int) -> list[str]:
+        """The line that moves `in` to the element from which addresses are counted."""
+        return [f"in += {self.times(str(elements))};"] if elements else []
+
     # Steps: (tables, lines of the function).
 
     def sparse_conv(self, step: SparseConvStep, name: str) -> tuple[list[str], list[str]]:
@@ -129,12 +133,14 @@ class Writer(Tables):
         return tables, lines
 
     def sparse_linear(self, step: SparseLinearStep, name: str) -> tuple[list[str], list[str]]:
-        tables, bits = self.weighted(name, step.units)
+        lowest, rows = from_lowest(step.units)
+        tables, bits = self.weighted(name, rows)
         self.kernels.add(f"dot{bits}")
         lines = [
             f"const uint{bits}_t *place = {name}_place;",
             f"const float *weight = {name}_weight;",
             "int unit;",
+            *self.skipped(lowest),
             f"for (unit = 0; unit < {len(step.units)}; unit++) {{",
             f"    int count = (int){name}_count[unit];",
             f"    out[unit] = dot_{bits}(in, place, weight, count, {name}_bias[unit]);",
@@ -146,13 +152,15 @@ class Writer(Tables):
 
     def dense_linear(self, step: DenseLinearStep, name: str) -> tuple[list[str], list[str]]:
         inputs, outputs = step.weight.shape
+        lowest = int(step.addresses.min())
         tables = [
-            self.table(f"{name}_place", step.addresses, "uint32_t"),
+            self.table(f"{name}_place", step.addresses - lowest, "uint32_t"),
             self.table(f"{name}_weight", step.weight.ravel(), "float"),
             self.table(f"{name}_bias", step.bias, "float"),
         ]
         lines = [
             "int k, m;",
+            *self.skipped(lowest),
             f"for (m = 0; m < {outputs}; m++) out[m] = {name}_bias[m];",
             f"for (k = 0; k < {inputs}; k++) {{",
             f"    const float x = in[{name}_place[k]];",
