@@ -139,7 +139,7 @@ def _swap(one: Path, other: Path) -> bool:
 
 
 def _sweep(target: Path) -> None:
-    """Deletes what processes that were killed left beside `target`; younger leftovers may belong to a running process."""
+    """Deletes what killed processes left beside `target`; younger leftovers may belong to a running process."""
     for path in target.parent.glob(f".{target.name}-*{PART}"):
         with suppress(FileNotFoundError):
             if time.time() - path.lstat().st_mtime > _STALE_SECONDS:
