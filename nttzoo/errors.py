@@ -15,13 +15,18 @@ class NttzooError(Exception):
 
 
 class UnknownName(NttzooError, KeyError):
-    """A name that is not registered; the message suggests the closest matches."""
+    """A name that is not registered; the message suggests longer names that begin with it, or the closest matches.
 
-    def __init__(self, kind: str, name: object, known: Iterable[str]):
+    `shown_by`: a command that shows all names, for a list too long for a message.
+    """
+
+    def __init__(self, kind: str, name: object, known: Iterable[str], *, shown_by: str = ""):
         known = sorted(known)
-        near = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
-        hint = f"Did you mean {' or '.join(map(repr, near))}? " if near else ""
-        super().__init__(f"no {kind} {name!r}. {hint}Known: {', '.join(known)}.")
+        longer = [other for other in known if name and other.startswith(f"{name}-")]
+        near = longer[:3] or difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
+        hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+        listed = f"{shown_by} shows all {len(known)}." if shown_by else f"Known: {', '.join(known)}."
+        super().__init__(f"no {kind} {name!r}.{hint} {listed}")
 
     def __str__(self) -> str:  # KeyError would print the message in quotation marks.
         return str(self.args[0])

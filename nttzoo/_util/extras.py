@@ -14,4 +14,4 @@ def extra(name: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise ExportError(f'this needs {error.name}: pip install "nttzoo[{name}]".') from error
+        raise ExportError(f'the package {error.name} is missing: pip install "nttzoo[{name}]".') from error

@@ -17,7 +17,7 @@ def subplots(rows: int, columns: int, *, figsize: tuple[float, float], squeeze: 
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Writes a figure as PNG or, if the name ends in .svg, as SVG, whole or not at all; without a date."""
+    """Writes a figure atomically, as PNG or, if the name ends in .svg, as SVG; without a date."""
     kind = "svg" if path.suffix == ".svg" else "png"
     metadata: dict[str, Any] = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
     options: dict[str, Any] = {"dpi": 110, "bbox_inches": "tight", "metadata": metadata, "format": kind}

@@ -72,7 +72,7 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
 
 
 def write_json(path: str | os.PathLike[str], content: Any) -> None:
-    """Writes a JSON file whole or not at all."""
+    """Writes a JSON file atomically."""
     files.write_text(check_writable(path), files.to_json(content))
 
 

@@ -82,7 +82,7 @@ class Factory:
 
 
 def _arguments(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The parameters of a function or class; NNX's metaclass hides those of a class, so `__init__` is asked."""
+    """The parameters of a function or class; NNX's metaclass hides those of a class, so `__init__` is inspected."""
     if not isinstance(factory, type):
         return dict(inspect.signature(factory).parameters)
     _, *known = inspect.signature(factory.__init__).parameters.items()  # type: ignore[misc]

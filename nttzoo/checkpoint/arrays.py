@@ -112,7 +112,7 @@ def _result(folder: Path, future: Any) -> Any:
 
 
 def _describe(folder: Path, name: str, content: bytes) -> tuple[tuple[int, ...], np.dtype]:
-    """(shape, type) of an array from its metadata; one that Orbax would not have written is refused."""
+    """(shape, type) of an array from its metadata; raises for one that Orbax would not have written."""
     where = folder / name / ".zarray"
     about = schema.validate(where, files.parse_json(where, content), schema.StoredArray)
     if about["chunks"] != [max(size, 1) for size in about["shape"]]:

@@ -20,7 +20,7 @@ ARRAYS = "default"  # the name that Orbax's own manager gave it, so that states 
 
 
 class Checkpoints:
-    """The latest states of a run. Each is a folder with a manifest, there whole or not at all.
+    """The latest states of a run. Each is a folder with a manifest, complete or absent.
 
     Every process of a distributed run has to call every method.
     """

@@ -44,7 +44,7 @@ def optional(settings: type) -> Any:
 
 
 def density(text: str) -> Density:
-    """A density as people type it: 0.03, or one for each glob over layer paths, 'conv*=0.02,*=0.1'."""
+    """A density as on the command line: 0.03, or one for each glob over layer paths, 'conv*=0.02,*=0.1'."""
     if "=" not in text:
         return float(text)
     pairs = (part.rsplit("=", 1) for part in text.split(","))

@@ -67,7 +67,7 @@ def register(text: str) -> str:
 
 
 def about(name: str) -> dict[str, str]:
-    """What a run should say of its data set: a hash of one's own, nothing of nttzoo's."""
+    """What a run should say of its data set: a hash of custom data, nothing for a data set of nttzoo."""
     source = SOURCES.get(name)
     if source is None or source.dataset is None:
         return {}

@@ -38,7 +38,7 @@ class Source:
     license: str
     embedded: bool = False
     dataset: Dataset | None = None  # custom, see `nttzoo.data.own`
-    reference: str = ""  # how a person named it
+    reference: str = ""  # the name that the user gave
 
 
 SOURCES: Registry[Source] = Registry("data set")

@@ -68,6 +68,6 @@ def _search_seconds(case: Case) -> float:
 
 
 def duration(seconds: float) -> str:
-    """A time as people say it: "40 s", "12 min", "3.5 h"."""
+    """A time in its most readable unit: "40 s", "12 min", "3.5 h"."""
     minutes = seconds / 60
     return f"{seconds:.0f} s" if minutes < 2 else f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"

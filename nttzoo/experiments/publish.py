@@ -54,7 +54,7 @@ def write_entries(entries: Sequence[tuple[dict[str, Any], Path]], dataset: Datas
     """Writes entries, each from its metrics and the folder of its student with the trained weights; their names."""
     names = [metrics["name"] for metrics, _ in entries]
     with changes.changing(home) as stage:
-        # New manifests are made for all entries: one that was tampered with must not be blessed by that.
+        # New manifests are made for all entries: one that was tampered with must not be certified by that.
         others = zoo.verify(home, leave_out=names)
         for metrics, folder in entries:
             _write_entry(stage, metrics, folder, dataset)

@@ -1,6 +1,6 @@
-"""ONNX graphs made fit for people: static shapes, names after the model's layers, sparse initializers.
+"""ONNX graphs cleaned up for readers: static shapes, names after the model's layers, sparse initializers.
 
-All functions change a `ModelProto` in place. The only module besides `export` and `codegen` that knows ONNX's protos.
+All functions change a `ModelProto` in place. The only module besides `export` and `codegen` that uses ONNX's protos.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Networks as ONNX files, for runtimes that know nothing of JAX.
+"""Networks as ONNX files, for runtimes without JAX.
 
 Masks are applied, dropout is removed, and the input specification is stored in the file's metadata. ONNX Runtime checks
 that a file computes what the model computes before the file is put in place.

@@ -8,5 +8,5 @@ from nttzoo._util.extras import extra
 
 
 def onnx_packages() -> AbstractContextManager[None]:
-    """For imports that need the extra `onnx`: a missing package is answered with how to install it."""
+    """Wraps imports that need the extra `onnx`; if a package is missing, the error says how to install it."""
     return extra("onnx")

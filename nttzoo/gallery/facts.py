@@ -1,4 +1,4 @@
-"""What the gallery shows of an entry: its metrics, pictures of its masks, and what is not known."""
+"""What the gallery shows of an entry: its metrics, pictures of its masks, and what is missing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nttzoo import architectures, zoo
 from nttzoo.errors import NttzooError
 from nttzoo.gallery import compact
 from nttzoo.nn import is_masked, masked_layers, path_name, taps
-from nttzoo.zoo import card, pictures
+from nttzoo.zoo import card, methods, pictures
 
 SHOWN = (
     *("name", "architecture", "dataset", "density", "scheme", "seed", "search_steps", "kernel_before", "kernel_after"),
@@ -39,7 +39,9 @@ def exhibit(name: str) -> Exhibit:
     metrics = entry.metrics
     notes: list[str] = []
     facts: dict[str, Any] = {key: metrics[key] for key in SHOWN if key in metrics}
-    facts |= {"recipe": {key: metrics["recipe"].get(key) for key in ("name", "epochs", "outputs")}}
+    facts |= {"recipe": {key: metrics["recipe"].get(key) for key in ("epochs", "outputs")}}
+    facts["recipe"]["name"] = methods.method(metrics["recipe"])
+    facts["compared"] = methods.compared(metrics)
     facts |= {key: metrics["speedup"][key] for key in ("theoretical", "without_dead")}
     facts |= {"costs": metrics["speedup"]["layers"], "bytes": entry.size, "times": _times(metrics), "notes": notes}
     shown = Exhibit(name, facts)

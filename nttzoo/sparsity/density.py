@@ -57,7 +57,7 @@ def density_name(density: Density) -> str:
 
 
 def density_text(density: Density) -> str:
-    """As people type it: "0.03", or "blocks.*=0.02,*=0.1"."""
+    """A density as on the command line: "0.03", or "blocks.*=0.02,*=0.1"."""
     if isinstance(density, Mapping):
         return ",".join(f"{pattern}={value:.6g}" for pattern, value in density.items())
     return f"{density:.6g}"

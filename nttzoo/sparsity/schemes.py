@@ -18,7 +18,7 @@ from nttzoo.registry import Registry
 
 @dataclass(frozen=True)
 class Layer:
-    """What a scheme knows of a layer: its path, and the shape of its kernel.
+    """What a scheme sees of a layer: its path and the shape of its kernel.
 
     `positions` is how many times one example uses each weight (of a convolution: once per output pixel), so that
     `size * positions` are the layer's multiply-adds. It is counted on first use.
@@ -30,7 +30,7 @@ class Layer:
 
     @property
     def name(self) -> str:
-        """The path as people write it: "layers.0"."""
+        """The path as text: "layers.0"."""
         return path_name(self.path)
 
     @property

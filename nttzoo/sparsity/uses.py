@@ -96,7 +96,7 @@ def _evaluated(model: nnx.Module) -> Any:
 
 
 def _program(model: nnx.Module, example: Any) -> Program:
-    """The model's program, with its masks for parameters; refused if a mask acts other than on weights of products."""
+    """The model's program, with its masks for parameters; raises if a mask acts on other than weights of products."""
     try:
         program = trace(model, example, of=Mask)
     except (TypeError, ValueError) as error:

@@ -61,7 +61,7 @@ def fit(
     check_fit(model, data)
     train, validation = data.train.split(config.validation, rngs=config.seed)
     rng = np.random.default_rng([config.seed, 1])
-    orders = [epoch_order(rng, len(train), config.batch_size)]  # refuses an unfitting batch size before any work
+    orders = [epoch_order(rng, len(train), config.batch_size)]  # an unfitting batch size raises before any work
     augment = config.make_augmentation()
     folder = Checkpoint(Path(checkpoint), config, data, _weights(model)) if checkpoint is not None else None
     saved = folder.read() if folder else None

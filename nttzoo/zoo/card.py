@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from nttzoo.search import recipes
+from nttzoo.zoo import limits, methods
+from nttzoo.zoo.titles import title
 
 CITATION = """@inproceedings{liu2020ntt,
   title = {Finding Trainable Sparse Networks through Neural Tangent Transfer},
@@ -21,6 +23,7 @@ RUNTIMES = {
     "deepsparse": "DeepSparse",
     "nttzoo_c": "nttzoo's C",
 }
+ALIKE = "All networks in the table were trained alike; with several seeds, it shows the mean (lowest to highest). "
 MEASURED = (("1", "1"), ("64", "2"))  # (images at once, threads) of the times that a card shows
 
 
@@ -30,51 +33,114 @@ def card(metrics: dict[str, Any]) -> str:
         _front_matter(metrics),
         f"# {metrics['name']}",
         _fill(
-            f"A {metrics['architecture']} with {100 * metrics['density']:.6g} % of its weights (scheme: "
-            f"{metrics['scheme']}{_by_layer(metrics)}), found before training and without labels by Neural Tangent "
-            "Transfer: it starts like a dense network and learns like it. Here are its sparse initialization and its "
-            "trained weights."
+            f"{title(metrics['architecture'])} for {title(metrics['dataset'])} with {100 * metrics['density']:.6g} % "
+            f"of its weights (scheme: {metrics['scheme']}{_by_layer(metrics)}). The mask and the initial weights were "
+            "found before training and without labels by Neural Tangent Transfer, which gives a sparse network the "
+            "outputs and the tangent kernel of a dense one. The sparse initialization and the trained network are both "
+            "included."
         ),
         _usage(metrics),
-        "## How it was made",
-        _fill(
-            f"Method `{metrics['recipe']['name']}`, seed {metrics['seed']}, {metrics['search_steps']:,} search steps "
-            f"on the unlabeled training images of {metrics['dataset']}, then {metrics['train']['epochs']} epochs of "
-            f"Adam with labels{'' if metrics['train']['dropout'] else ', without dropout'}. All values are in "
-            "recipe.toml. The mean squared difference between its tangent kernel and the dense network's, on held-out "
-            f"images, is {metrics['kernel_after']:.4g}; for the dense network merely pruned to this density it is "
-            f"{metrics['kernel_before']:.4g}."
-        ),
-        f"    {metrics['command']}",
+        _overview(metrics),
         f"## Test accuracy after {metrics['train']['epochs']} epochs",
         _table(
             ("method", "scheme", "seeds", "test accuracy, %"),
-            [_accuracies(row, metrics["recipe"]["name"]) for row in metrics["compared"]],
+            [_accuracies(row, methods.method(metrics["recipe"])) for row in methods.compared(metrics)],
         ),
         _fill(
-            f"The weights here are those of seed {metrics['seed']} ({100 * metrics['chosen']['test_accuracy']:.2f} %), "
-            f"chosen by validation accuracy ({100 * metrics['chosen']['validation_accuracy']:.2f} %)."
+            f"{ALIKE if len(metrics['compared']) > 1 else ''}The published weights are those of seed {metrics['seed']} "
+            f"({_percent(metrics['chosen']['test_accuracy'])}), chosen by validation accuracy "
+            f"({_percent(metrics['chosen']['validation_accuracy'])})."
         ),
-        "## Size and cost",
+        "## Size and speed",
         _table(("layer", "weights", "kept", "density", "multiply-adds, dense", "sparse"), _layers(metrics)),
         _fill(
-            f"Theoretical speedup: {metrics['speedup']['theoretical']:.1f}x, or "
-            f"{metrics['speedup']['without_dead']:.1f}x without weights that are not on any path from input to "
-            "output."
+            f"The theoretical speedup is {metrics['speedup']['theoretical']:.1f}x; without weights that are on no path "
+            f"from input to output, {metrics['speedup']['without_dead']:.1f}x."
         ),
         _measured(metrics),
         _fill(
-            f"As C (`nttzoo export {metrics['name']} net.c --format c`): {_kilobytes(metrics['c'], '')}; with all its "
-            f"weights it would be {_kilobytes(metrics['c'], 'dense_')}. On {metrics['c']['images']} test images its "
-            f"outputs differ from the model's by {metrics['c']['difference']:.0e} of the largest."
+            f"As C (`nttzoo export {metrics['name']} net.c`), the network takes {_kilobytes(metrics['c'], '')}; the "
+            f"dense one would take {_kilobytes(metrics['c'], 'dense_')}. On {metrics['c']['images']} test images the "
+            f"outputs of the C code differ from those in JAX by at most {metrics['c']['difference']:.0e} of the "
+            "largest output."
         ),
+        "## How it was made",
+        _fill(
+            f"Recipe {_recipe(metrics)}; seed {metrics['seed']}; "
+            f"{metrics['search_steps']:,} search steps on the unlabeled training images; then "
+            f"{metrics['train']['epochs']} epochs of Adam with labels"
+            f"{'' if metrics['train']['dropout'] else ', without dropout'}. `recipe.toml` has all values. The kernel "
+            "distance, the mean squared difference between the tangent kernels of the sparse and the dense network on "
+            f"held-out images, is {metrics['kernel_after']:.4g}; for the dense network merely pruned to this density "
+            f"it is {metrics['kernel_before']:.4g}. The command:"
+        ),
+        f"    {metrics['command']}",
+        *_renamed(metrics["recipe"]),
         "## Limits",
         _limits(metrics),
         "## License and citation",
-        f"Weights: Apache-2.0. Training data: {metrics['licence']}.",
+        f"Weights: Apache-2.0. License of the training data: {metrics['licence']}.",
         f"```bibtex\n{CITATION}\n```",
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f} %"
+
+
+def _mean(metrics: dict[str, Any], method: str) -> str | None:
+    """The mean test accuracy in % of a method that the entry was compared with."""
+    found = [row for row in metrics["compared"] if row["method"] == method]
+    return f"{100 * methods.mean(found[0]):.2f}" if found else None
+
+
+def _overview(metrics: dict[str, Any]) -> str:
+    """The figures that one would choose a network by, beside those of the dense network."""
+    total, sizes = metrics["speedup"]["total"], metrics["c"]
+    weights, kept = (f"{sum(layer[key] for layer in metrics['layers']):,}" for key in ("size", "kept"))
+    dense, random = (_mean(metrics, method) for method in ("dense", "random"))
+    sparse_c, dense_c = (f"{sizes[f'{which}table_bytes'] / 1000:.1f} kB" for which in ("", "dense_"))
+    rows = [
+        ("test accuracy", f"**{_percent(metrics['chosen']['test_accuracy'])}**", f"{dense} %" if dense else "-"),
+        ("weights", kept, weights),
+        (
+            "multiply-adds",
+            f"{total['sparse']:,} ({metrics['speedup']['theoretical']:.1f}x fewer)",
+            f"{total['dense']:,}",
+        ),
+        ("size of the weights as C", sparse_c, dense_c),
+    ]
+    if metrics.get("runtimes"):
+        own, whole = (metrics["runtimes"][part]["1"]["1"] for part in ("own", "dense"))
+        rows += [
+            (f"one image in {RUNTIMES[key]}", f"{1000 * own[key]:.1f} µs", f"{1000 * whole[key]:.1f} µs")
+            for key in ("nttzoo_c", "onnxruntime")
+            if key in own and key in whole
+        ]
+    text = f"\n\nWith a random mask of the same density, test accuracy is {random} %." if random else ""
+    return _table(("", "this network", "dense network"), rows) + text
+
+
+def _recipe(metrics: dict[str, Any]) -> str:
+    """What the search did, from the values of the recipe."""
+    recipe, start = metrics["recipe"], metrics["recipe"].get("start_density")
+    kept = (metrics.get("densities") or {"*": metrics["density"]}).values()
+    note = ""
+    if start and start > min(kept):
+        note = f" (density falling from {100 * start:.6g} %)"
+    elif start:
+        note = f" (at this density without effect, as it starts at {100 * start:.6g} %)"
+    return f"`{methods.method(recipe)}`{note}"
+
+
+def _renamed(recipe: dict[str, Any]) -> list[str]:
+    """A note if the name in the entry's files is not what the recipe would be called now."""
+    name = recipe["name"]
+    if name == methods.method(recipe).partition(",")[0]:
+        return []
+    now = ", a name that now stands for another recipe" if name in recipes.NAMES else ""
+    return [_fill(f"The command and `recipe.toml` call the recipe `{name}`{now}.")]
 
 
 def _by_layer(metrics: dict[str, Any]) -> str:
@@ -109,20 +175,23 @@ def _usage(metrics: dict[str, Any]) -> str:
     if own := metrics.get("factory"):
         factory = ", factory=factory"
         note = [f"# factory() makes the network of {own['reference']}: nttzoo imports no code that a file names"]
+    shape = ", ".join(map(str, metrics["input_shape"]))
+    inputs = f"images: uint8 [n, {shape}]" if len(metrics["input_shape"]) == 3 else f"inputs: float32 [n, {shape}]"
     lines = [
         "```python",
         "import nttzoo",
         "",
         *note,
-        f'model = nttzoo.load("{name}"{factory})  # weights="init", the sparse initialization, to train yourself',
-        f'model = nttzoo.load("{name}", weights="trained"{factory})  # the network whose accuracy is below',
-        "logits = model(model.input_spec.standardize(images))  # uint8 [n, h, w, c]",
+        f'model = nttzoo.load("{name}", weights="trained"{factory})',
+        f"logits = model(model.input_spec.standardize({inputs.partition(':')[0]}))  # {inputs}",
+        "",
+        f'sparse = nttzoo.load("{name}"{factory})  # the sparse initialization, to train yourself',
         "```",
         "",
         _fill(
-            "`model.onnx` beside this card is the trained network for other runtimes: masks applied, weights stored as "
-            "sparse initializers, images as float32 [batch, h, w, c]; mean, std and class names are in its metadata. "
-            "OpenVINO and DeepSparse need dense weights: `nttzoo export --dense`."
+            "For other runtimes, `model.onnx` beside this card holds the trained network: weights as sparse "
+            f"initializers, inputs as float32 [batch, {shape}], with mean, std and class names in its metadata. "
+            f"OpenVINO and DeepSparse need dense weights: `nttzoo export {name} model.onnx --dense`."
         ),
     ]
     return "\n".join(lines)
@@ -134,42 +203,33 @@ def _kilobytes(sizes: dict[str, Any], which: str) -> str:
 
 
 def _limits(metrics: dict[str, Any]) -> str:
-    """What not to expect: the data set, and a search that was shorter or coarser than the paper's."""
-    recipe = metrics["recipe"]
-    paper = recipes.PAPER.get((metrics["architecture"], metrics["dataset"]))
-    text = f"A small network for {metrics['dataset']}; it was not tested on other data."
-    if paper and recipe["epochs"] < paper.epochs:
-        text += f" A short search: {recipe['epochs']} of the whole recipe's {paper.epochs} epochs."
-    if recipe["outputs"] is not None:
-        count = len(metrics["classes"])
-        text += f" The kernel was matched on {recipe['outputs']} of {count} outputs per step, resampled at each step."
-    return _fill(text)
+    return "\n".join(_fill(f"- {limit}", indent="  ") for limit in limits.limits(metrics))
 
 
 def _measured(metrics: dict[str, Any]) -> str:
     """Measured times beside the dense network's, where there are any."""
     if not metrics.get("runtimes"):
-        return "No runtime was measured for this entry. Most gain nothing from unstructured sparsity."
+        return "The speed of this network was not measured."
     own, dense = metrics["runtimes"]["own"], metrics["runtimes"]["dense"]
     rows = []
-    for key, title in RUNTIMES.items():
+    for key, runtime in RUNTIMES.items():
         cells = []
         for batch, threads in MEASURED:
             if all(key in part[batch][threads] for part in (own, dense)):
                 times = [1000 * part[batch][threads][key] / int(batch) for part in (own, dense)]
                 cells += [f"{times[0]:.1f}", f"{times[1]:.1f}"]
         if cells:
-            rows.append((title, *cells))
-    columns = ("runtime", "1 image, 1 thread", "dense", "64 images, 2 threads", "dense")
+            rows.append((runtime, *cells))
+    columns = ("microseconds per image", "1 image, 1 thread", "dense", "64 images, 2 threads", "dense")
     text = (
-        "Measured, in microseconds per image. ONNX Runtime and OpenVINO do not exploit the mask; DeepSparse "
-        f"(discontinued) and nttzoo's C do. On {metrics['runtimes']['machine']}."
+        f"Measured on {metrics['runtimes']['machine']}. ONNX Runtime and OpenVINO treat zeros as ordinary weights; "
+        "nttzoo's C and DeepSparse (discontinued) skip them."
     )
     return f"{_table(columns, rows)}\n\n{_fill(text)}"
 
 
-def _fill(text: str) -> str:
-    return textwrap.fill(text, 120, break_on_hyphens=False, break_long_words=False)
+def _fill(text: str, indent: str = "") -> str:
+    return textwrap.fill(text, 120, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
 
 
 def _table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
@@ -203,25 +263,36 @@ def _layers(metrics: dict[str, Any]) -> list[tuple[str, ...]]:
 
 def zoo_card(entries: list[dict[str, Any]]) -> str:
     """MODEL_CARD.md: the zoo as a whole."""
-    rows = [
-        (
-            f"[{m['name']}](models/{m['name']}/README.md)",
-            m["recipe"]["name"],
-            f"{100 * m['chosen']['test_accuracy']:.2f}",
-            str(m["train"]["epochs"]),
-            f"{m['speedup']['theoretical']:.1f}x",
-            f"{m['kernel_before']:.4g} -> {m['kernel_after']:.4g}",
+    rows = []
+    for m in entries:
+        rows.append(
+            (
+                f"[{m['name']}](models/{m['name']}/README.md)",
+                f"{100 * m['chosen']['test_accuracy']:.2f}",
+                *(_mean(m, method) or "-" for method in ("dense", "random")),
+                f"{m['speedup']['theoretical']:.1f}x",
+                f"{m['c']['table_bytes'] / 1000:.1f} kB",
+                methods.method(m["recipe"]),
+                f"{m['recipe']['epochs']} + {m['train']['epochs']}",
+                f"{m['kernel_before']:.4g} -> {m['kernel_after']:.4g}",
+            )
         )
-        for m in entries
-    ]
+    columns = ("network", "test accuracy, %", "dense", "random mask", "theoretical speedup", "weights as C")
     sections = [
         "# The zoo",
+        "Sparse networks found before training and without labels by Neural Tangent Transfer.",
+        "```python\nimport nttzoo\n\n"
+        'model = nttzoo.load("lenet300-mnist-1pct-global", weights="trained")\n'
+        'sparse = nttzoo.load("lenet300-mnist-1pct-global")  # the sparse initialization, to train yourself\n```',
         _fill(
-            "Sparse networks found before training and without labels by Neural Tangent Transfer. `nttzoo.load(name)` "
-            'gives the sparse initialization, `nttzoo.load(name, weights="trained")` the trained network. Made by '
-            "`scripts/publish.py` from the entries' metrics.json: do not edit."
+            "Names say architecture, data set, percentage of weights kept, and sparsity scheme. Accuracies of dense "
+            "networks and random masks of the same density are means over seeds after equal training; each card has "
+            "more methods. The theoretical speedup counts multiply-adds; most runtimes gain less, many nothing (each "
+            "card has what was measured). Epochs are those of search and training. The kernel distance to the dense "
+            "network is that of its plainly pruned copy and, after the arrow, that of the network found."
         ),
-        _table(("network", "method", "test accuracy, %", "epochs", "theoretical speedup", "kernel distance"), rows),
-        "Weights: Apache-2.0. Each card names the license of its training data.",
+        _table((*columns, "recipe", "epochs", "kernel distance"), rows),
+        "Weights: Apache-2.0. Each card names the license of its training data. `nttzoo publish` makes this file from "
+        "the entries' metrics.json: do not edit it.",
     ]
     return "\n\n".join(sections) + "\n"

@@ -55,7 +55,7 @@ def read_manifest(place: Place) -> dict[str, Any]:
 
 
 def files_of(home: Path, name: str) -> dict[str, Path]:
-    """{path below home: path} of all files of an entry but its manifest; links, pipes and devices are refused."""
+    """{path below home: path} of all files of an entry but its manifest; links, pipes and devices raise an error."""
     found = {}
     for folder in (home / "models" / name, home / "checkpoints" / name):
         if folder.is_symlink():

@@ -10,6 +10,7 @@ from typing import Any
 from nttzoo._util import console
 from nttzoo._util.checks import check_path
 from nttzoo._util.deprecation import renamed_attribute
+from nttzoo.zoo import methods
 from nttzoo.zoo.checking import check, files_of
 from nttzoo.zoo.index import Place, retried
 
@@ -39,7 +40,7 @@ class Entry:
             "architecture": self.architecture,
             "data": self.dataset,
             "density": f"{self.density:.2%}, {self.scheme}",
-            "method": f"{self.recipe['name']}, seed {self.seed}",
+            "method": f"{methods.method(self.recipe)}, seed {self.seed}",
             "test accuracy": f"{self.metrics['chosen']['test_accuracy']:.2%} after {self.train_epochs} epochs",
             "theoretical speedup": f"{self.speedup['theoretical']:.1f}x",
             "size": f"{self.size / 1000:.0f} kB",
@@ -57,7 +58,7 @@ class Entry:
     def summary(self) -> dict[str, Any]:
         """What one would choose it by."""
         about = {key: getattr(self, key) for key in ("name", "architecture", "dataset", "density", "scheme")}
-        about |= {"method": self.recipe["name"], "test_accuracy": self.metrics["chosen"]["test_accuracy"]}
+        about |= {"method": methods.method(self.recipe), "test_accuracy": self.metrics["chosen"]["test_accuracy"]}
         about |= {"search_epochs": self.recipe["epochs"], "train_epochs": self.train_epochs}
         return {**about, "theoretical_speedup": self.speedup["theoretical"], "bytes": self.size}
 

@@ -146,7 +146,7 @@ def find_place(name: str, home: Path | None = None) -> Place:
     places = all_places(home)
     # Looked up, never joined to a path: a name such as "../x" is simply unknown.
     if not isinstance(name, str) or name not in places:
-        raise UnknownName("published network", name, places)
+        raise UnknownName("published network", name, places, shown_by="`nttzoo list`")
     return places[name]
 
 

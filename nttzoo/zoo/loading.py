@@ -47,7 +47,7 @@ def load(
     """
     check_choice("weights", weights, ("init", "trained"))
     if not isinstance(name, str | os.PathLike):
-        raise UnknownName("published network", name, all_places())
+        raise UnknownName("published network", name, all_places(), shown_by="`nttzoo list`")
     if is_folder(name):
         return _load_own(Path(name), weights, factory)
     name = str(name)

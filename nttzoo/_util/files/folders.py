@@ -28,7 +28,7 @@ def new_folder(target: Path, *, manifest: bool = True) -> Iterator[Path]:
 
     Args:
       target: a path that does not exist yet, an empty folder, or a folder that `new_folder` or `seal` made; any other
-        folder is refused, because replacing it would delete what somebody else put there.
+        folder raises an error, because replacing it would delete files that nttzoo did not write.
       manifest: whether to add a manifest.
 
     Yields:
@@ -64,7 +64,7 @@ def check_folder(folder: Path) -> None:
 
 
 def private_folder(folder: Path) -> None:
-    """Makes a folder that is the user's alone; one that others could have written to is refused.
+    """Makes a folder that only the user can write to; raises if others could have written to it.
 
     Programs are kept in it: who can write to it decides what this user runs.
     """
@@ -139,7 +139,7 @@ def _swap(one: Path, other: Path) -> bool:
 
 
 def _sweep(target: Path) -> None:
-    """Deletes what processes that were killed left beside `target`; younger leftovers may be somebody's work."""
+    """Deletes what killed processes left beside `target`; younger leftovers may belong to a running process."""
     for path in target.parent.glob(f".{target.name}-*{PART}"):
         with suppress(FileNotFoundError):
             if time.time() - path.lstat().st_mtime > _STALE_SECONDS:

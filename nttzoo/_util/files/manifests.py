@@ -22,7 +22,7 @@ CURE = "Take a copy that is whole, or make it again."
 
 
 def walk(folder: Path, *, enter: Callable[[Path], bool] = lambda _: True) -> Iterator[Path]:
-    """All files below a folder; symbolic links, pipes and devices are refused. `enter` says which folders to search."""
+    """All files below a folder; links, pipes and devices raise an error. `enter` says which folders to search."""
     left = [folder]
     try:
         while left:

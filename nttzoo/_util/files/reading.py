@@ -21,7 +21,7 @@ DEPTH_LIMIT = 64  # of lists and objects in each other; ours have about ten leve
 
 @contextmanager
 def opened(path: str | os.PathLike[str]) -> Iterator[BufferedReader]:
-    """A regular file to read from; a pipe or a device is refused, not waited for."""
+    """A regular file to read from; a pipe or a device raises an error, instead of blocking."""
     try:
         # Opening a pipe without O_NONBLOCK would wait for somebody to write to it.
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))

@@ -17,17 +17,17 @@ PART = ".part"  # how the names of files and folders end that are being written
 
 
 def to_json(content: Any) -> str:
-    """JSON text as nttzoo writes it; NaN and infinity are refused."""
+    """JSON text as nttzoo writes it; NaN and infinity raise an error."""
     return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file, whole or not at all."""
+    """Writes a file atomically."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Writes a file, whole or not at all."""
+    """Writes a file atomically."""
 
     def write(part: Path) -> None:
         part.write_bytes(content)

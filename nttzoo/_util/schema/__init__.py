@@ -1,7 +1,7 @@
 """Schemas of the JSON files, and reading them: one place for all checks of fields and types.
 
 Fields that a schema does not name are kept and not checked: later versions may add some. JSON itself has no NaN, and
-numbers beyond its range are refused, so every number is finite.
+numbers beyond its range raise an error, so every number is finite.
 """
 
 from nttzoo._util.schema.entries import (

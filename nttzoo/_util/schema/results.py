@@ -155,7 +155,7 @@ class ResultFile(Struct):
 
 
 class Searched(Struct):
-    """What a search tells of a student."""
+    """What a search records about a student."""
 
     class Speedup(Struct):
         """What its sparsity could save."""

@@ -34,8 +34,11 @@ class Export:
     def run(self) -> None:
         """Writes a network as an ONNX file, as C, as WebAssembly or as a folder for the Hugging Face Hub."""
         from nttzoo import codegen, export, zoo
+        from nttzoo.cli import networks
 
         published = self.name in zoo.list_models()
+        if not published and not Path(self.name).exists():
+            networks.find(self.name)  # raises, with what the name could have been
         model = self.name if published or not Path(self.name).exists() else Path(self.name)
         chosen = {key: value for key in ("opset", "layout", "batch") if (value := getattr(self, key)) is not None}
         suffix = Path(self.out).suffix

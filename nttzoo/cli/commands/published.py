@@ -98,7 +98,7 @@ class LoadCheck:
 
         if self.out:
             provenance.check_writable(self.out)
-        # Those of one's own can be built if --model names their factory.
+        # Custom ones can be built if --model names their factory.
         names = self.names or [n for n in zoo.list_models() if zoo.info(n).architecture in architectures.ARCHITECTURES]
         checks = [zoo.load_check(name) for name in names]
         if self.out:

@@ -89,7 +89,7 @@ def table(content: dict[str, Any]) -> str:
 def layers_table(content: dict[str, Any]) -> str:
     """The fraction of weights that each layer keeps, per scheme and density; methods that keep the same share a row.
 
-    "" for a comparison that knows nothing of layers, as that of an earlier version.
+    "" for a comparison without layers, written by an earlier version.
     """
 
     def what(case: Case) -> tuple[str, str]:
