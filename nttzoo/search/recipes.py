@@ -198,9 +198,10 @@ def find(name: str, model: str, data: str) -> Recipe:
         classes = len(SOURCES[data].classes)
         return GENERAL.change(name=name, outputs=min(2, classes), **VARIANTS[name])
     if (model, data) not in known_recipes:
-        known = ", ".join(f"{m} on {d}" for m, d in known_recipes)
+        known = [d for m, d in known_recipes if m == model]
         raise OptionError(
-            f"there is no recipe for {model} on {data}; there are recipes for {known}. For anything else, give "
-            "nttzoo.search.SearchConfig a nttzoo.search.recipes.Recipe of your own."
+            f"there is no recipe for {model} on {data}; "
+            + (f"{model} has recipes for {' and '.join(known)} (--data). " if known else "")
+            + "For anything else, give nttzoo.search.SearchConfig a nttzoo.search.recipes.Recipe of your own."
         )
     return known_recipes[model, data].change(name=name, **VARIANTS[name])

@@ -20,7 +20,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Integer, Num
 
 from nttzoo.errors import ModelError, OptionError
-from nttzoo.nn import LayerPath, Mask, masked_layers, path_name, set_masks, sparsify, split_masked
+from nttzoo.nn import LayerPath, Mask, is_masked, masked_layers, path_name, set_masks, sparsify, split_masked
 from nttzoo.ntk.api import Tangents
 from nttzoo.ntk.distance import spread_outputs
 from nttzoo.ntk.factors import hides_masks
@@ -60,7 +60,9 @@ class Students:
         self.optimizer = optax.adam(self.recipe.learning_rate)
         self.devices = mesh.size if mesh else 1
         self.exchange = Exchange(AXIS, mesh.size) if mesh else None
-        teacher = sparsify(teacher)
+        # Which layers of a masked model are dense is its owner's choice.
+        masked = any(is_masked(layer) for _, layer in nnx.iter_modules(teacher))
+        teacher = nnx.clone(teacher) if masked else sparsify(teacher)
         teacher.eval()
         self.teacher = teacher
         if any(not bool(layer.mask[...].all()) for layer in masked_layers(teacher).values()):

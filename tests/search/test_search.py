@@ -168,6 +168,21 @@ def test_any_nnx_model_can_be_a_teacher_and_stays_as_it_was():
     assert type(mine.conv) is nnx.Conv
 
 
+def test_layers_of_a_masked_teacher_that_have_no_mask_stay_dense():
+    class Flat(nnx.Module):
+        def __init__(self, rngs):
+            self.first = nnx.Linear(16, 8, rngs=rngs)
+            self.last = nnx.Linear(8, 3, rngs=rngs)
+
+        def __call__(self, x):
+            return self.last(nnx.relu(self.first(x.reshape(len(x), -1))))
+
+    teacher = nn.sparsify(Flat(nnx.Rngs(0)), exclude=["last"])
+    found = search.transfer(teacher, images(), config(epochs=1), progress=False).students[0]
+    assert list(nn.masked_layers(found.model)) == [("first",)]
+    assert type(found.model.last) is nnx.Linear
+
+
 @pytest.mark.slow
 def test_the_search_never_sees_a_label(monkeypatch, tmp_path):
     """The labels are replaced by something that cannot be looked at."""
