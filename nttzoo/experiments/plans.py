@@ -149,6 +149,7 @@ def density(budget: str) -> list[Case]:
     lenet5: dict[str, Any] = {"change": CPU_SEARCH["lenet5"]}
     return [
         *cases("lenet300", MNISTS, (0.01, 0.02, 0.03, 0.05, 0.1, 0.2), schemes, (*FIVE, "dense"), both),
+        *cases("lenet300", MNISTS, (0.01, 0.02, 0.03), ["layerwise"], ["ntt+"], both, seeds=(0, 1, 2)),
         *cases("lenet300", MNISTS, (0.01, 0.03), schemes, FIVE, both, seeds=(1, 2)),
         *cases("lenet5", MNISTS, DENSITIES, schemes, (*FIVE, "dense"), both, **lenet5),
         *cases("lenet5", MNISTS, (0.01, 0.03), ["layerwise"], FIVE, [training(25)], seeds=(1, 2), **lenet5),
