@@ -14,9 +14,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool
 
-from nttzoo.nn import masked_layers
+from nttzoo.nn import masked_layers, set_masks
 from nttzoo.registry import Registry
-from nttzoo.sparsity import paths, scores
+from nttzoo.sparsity import paths, scores, uses
 from nttzoo.sparsity.masks import Scores
 
 MaskRule = Callable[[Any, tuple[int, ...], Bool[Array, ""]], Scores]
@@ -36,11 +36,11 @@ def connected(model: nnx.Module, shape: tuple[int, ...], settled: Bool[Array, ""
     At 1 % most units of a layer have no surviving weight on one side. Weights on their other side are dead: they
     neither compute nor learn. By magnitude they stay; by this rule they move to units that are in use.
     """
-    used = paths.path_weights(model, shape)
+    used = uses.places_on_paths(model, shape)
     ranked = {}
     for path, layer in masked_layers(model).items():
         size = jnp.abs(layer.kernel[...])
-        ranked[path] = size + jnp.where(used[path] > 0, jnp.max(size), 0)
+        ranked[path] = size + jnp.where(used[path], jnp.max(size), 0)
     return ranked
 
 
@@ -53,16 +53,19 @@ def covering(model: nnx.Module, shape: tuple[int, ...], settled: Bool[Array, ""]
     has lost all its inputs may get some back, so that units are exchanged for better ones. Later it gets none, as its
     outputs leave at the same time, and paths take surviving weights.
     """
-    used = paths.path_weights(model, shape)
+    used = uses.places_on_paths(model, shape)
     layers = masked_layers(model)
     largest = {path: _largest_of_each_unit(layer, settled) for path, layer in layers.items()}
-    needed = paths.reached_by_outputs(model, shape, largest)
+    skeleton = nnx.clone(model)
+    set_masks(skeleton, largest)
+    reached = uses.places_on_paths(skeleton, shape)
     sizes = {path: jnp.abs(layer.kernel[...]) for path, layer in layers.items()}
     most = jnp.max(jnp.stack([jnp.max(size) for size in sizes.values()]))
     ranked = {}
     for path, size in sizes.items():
-        useful = (used[path] > 0) & (_has_inputs(layers[path]) | ~settled)
-        ranked[path] = size + jnp.where(needed[path], 2 * most, jnp.where(useful, most, 0))
+        needed = largest[path] & reached[path]
+        useful = used[path] & (_has_inputs(layers[path]) | ~settled)
+        ranked[path] = size + jnp.where(needed, 2 * most, jnp.where(useful, most, 0))
     return ranked
 
 

@@ -1,4 +1,4 @@
-"""Which places of weights lie on paths from the inputs to the outputs, and how much would pass through them."""
+"""How much passes from the inputs to the outputs through each place of a weight."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flax import nnx
 from jaxtyping import Array
 
 from nttzoo.nn import masked_layers
-from nttzoo.sparsity.kernels import Kernels, kernel_gradient, with_biases, with_full_masks, with_kernels
+from nttzoo.sparsity.kernels import kernel_gradient, with_biases, with_full_masks, with_kernels
 from nttzoo.sparsity.masks import Scores
 
 
@@ -24,14 +24,6 @@ def path_weights(model: nnx.Module, shape: tuple[int, ...]) -> Scores:
     return kernel_gradient(_averaging(model), _passed_on, jnp.ones((1, *shape)), jnp.ones(()))
 
 
-def reached_by_outputs(model: nnx.Module, shape: tuple[int, ...], chosen: Kernels) -> Kernels:
-    """Which of the chosen places paths use that start at an output, go back, and take chosen places only."""
-    full = with_full_masks(with_biases(model, 1.0))
-    alone = {path: chosen[path].astype(layer.kernel.dtype) for path, layer in masked_layers(full).items()}
-    through = kernel_gradient(with_kernels(full, alone), _passed_on, jnp.ones((1, *shape)), jnp.ones(()))
-    return {path: (through[path] > 0) & chosen[path] for path in chosen}
-
-
 def _averaging(model: nnx.Module) -> nnx.Module:
     """The model with weights that average over what a unit is connected to, and biases of one."""
     averages = {}
@@ -43,4 +35,9 @@ def _averaging(model: nnx.Module) -> nnx.Module:
 
 def _passed_on(model: Any, inputs: Array, weights: Array) -> Array:
     """What of the inputs themselves reaches the outputs, each times its weight: biases have no part in it."""
-    return (jax.jvp(model, (inputs,), (inputs,))[1] * weights).sum()
+    graph, state = nnx.split(model)
+
+    def run(inputs: Array) -> Array:
+        return nnx.merge(graph, state, copy=True)(inputs)  # NNX wants its variables to be made where they are used
+
+    return (jax.jvp(run, (inputs,), (inputs,))[1] * weights).sum()

@@ -17,6 +17,7 @@ from nttzoo.errors import ModelError, ShapeError
 from nttzoo.nn import LayerPath, Mask, masked_layers, path_name
 
 PROBES = 8
+NORM_BIAS = 4.0  # in standard deviations: few units are off behind a norm
 # Several products of one kernel that arrange it differently are no trouble here.
 _COUNTABLE = {"several layouts"}
 
@@ -35,30 +36,41 @@ def positions_of(model: nnx.Module, example: jax.ShapeDtypeStruct) -> dict[Layer
 
 
 def weights_on_paths(model: nnx.Module, shape: tuple[int, ...]) -> dict[LayerPath, Bool[np.ndarray, "..."]]:
-    """Which surviving weights lie on a path from the input to an output.
+    """Which surviving weights lie on a path from the input to an output."""
+    places = places_on_paths(model, shape)
+    return {path: np.asarray(places[path] & layer.mask[...]) for path, layer in masked_layers(model).items()}
 
-    The model is probed with positive surviving weights, biases and images, where nothing can cancel: a
-    derivative is zero only where there is no path. (Through linear, conv, pooling and monotone activations this is
-    exact; through norms and attention it is a matter of chance, hence several random probes.)
+
+def places_on_paths(model: nnx.Module, shape: tuple[int, ...]) -> dict[LayerPath, Bool[Array, "..."]]:
+    """At which places a weight, pruned or not, would lie on a path from the input to an output. Works under jit.
+
+    Surviving weights have to lead from the input to the one end of the place, and from its other end to an output. The
+    model is probed with positive surviving weights, biases and images, where nothing can cancel: a derivative is zero
+    only where there is no path. (Through linear, conv, pooling and monotone activations this is exact; through norms
+    and attention it is a matter of chance, hence several random probes.)
     """
     probe = _evaluated(model)
     rng = np.random.default_rng(0)
     for layer in masked_layers(probe).values():
         # Scaled to keep activations near one, so that no path under- or overflows.
-        share = max(int(layer.mask[...].sum()) / math.prod(layer.output_units()), 1)
-        layer.kernel[...] = jnp.asarray(rng.uniform(0.5, 1.5, layer.kernel.shape) / share, layer.kernel.dtype)
+        share = jnp.maximum(layer.mask[...].sum() / math.prod(layer.output_units()), 1)
+        layer.kernel[...] = (jnp.asarray(rng.uniform(0.5, 1.5, layer.kernel.shape)) / share).astype(layer.kernel.dtype)
         if layer.bias is not None:
             # A product of two branches lives on where one of them is constant, but not zero.
             layer.bias[...] = jnp.asarray(rng.uniform(0.005, 0.015, layer.bias.shape), layer.bias.dtype)
+    for _, norm in nnx.iter_modules(probe):
+        if isinstance(getattr(norm, "scale", None), nnx.Param) and isinstance(getattr(norm, "bias", None), nnx.Param):
+            norm.bias[...] = jnp.full_like(norm.bias[...], NORM_BIAS)
     images = jnp.asarray(rng.uniform(0.5, 1.5, (PROBES, *shape)), jnp.float32)
     program = _program(probe, images[0])
     parts: Any = nnx.split(probe, Mask, ...)
     met = jax.jit(partial(_met, program))(jax.tree.leaves(parts[1]), jax.tree.leaves(parts[2]), images)
-    alive = {path: np.zeros(layer.mask.shape, bool) for path, layer in masked_layers(model).items()}
-    for at, found in met.items():
+    found = {path: jnp.zeros(layer.mask.size, bool) for path, layer in masked_layers(model).items()}
+    for at, there in met.items():
         site = program.analysis.products[at]
-        alive[program.names[site.parameter][:-1]].ravel()[site.places()[np.asarray(found)]] = True
-    return {path: alive[path] & np.asarray(layer.mask[...]) for path, layer in masked_layers(model).items()}
+        path = program.names[site.parameter][:-1]
+        found[path] = found[path].at[site.places().ravel()].max(there.ravel())
+    return {path: found[path].reshape(layer.mask.shape) for path, layer in masked_layers(model).items()}
 
 
 def _check_masks_hold(model: nnx.Module, shape: tuple[int, ...]) -> None:

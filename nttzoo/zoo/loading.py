@@ -109,8 +109,8 @@ def _load_own(folder: Path, weights: Weights, factory: Callable[[], nnx.Module] 
 def _trained(student: Path) -> Path:
     if not (student / "trained").is_dir():
         raise RunError(
-            f"{student} is not trained yet: `nttzoo train --start {student} --data NAME` does that. Until then there is "
-            'only its sparse initialization: weights="init" (--weights init).'
+            f"{student} is not trained yet: `nttzoo train --start {student} --data NAME` does that. Until then "
+            'there is only its sparse initialization: weights="init" (--weights init).'
         )
     return student / "trained"
 

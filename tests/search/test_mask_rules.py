@@ -9,6 +9,7 @@ from flax import nnx
 from networks import paper
 
 import nttzoo
+from nttzoo import architectures
 from nttzoo.errors import UnknownName
 from nttzoo.nn import masked_layers, set_masks
 from nttzoo.search import SearchConfig, recipes, transfer
@@ -126,6 +127,30 @@ def test_a_search_by_covering_reaches_every_output(scheme):
     student = search(schemes=(scheme,), mask_rule="covering")
     assert connected_outputs(student.model).all()
     assert dead(student) < dead(search(schemes=(scheme,))) / 2
+
+
+NETWORKS = {"lenet5": (16, 16, 1), "gru": (4, 5, 1), "ds_cnn": (6, 5, 1), "resnet20": (8, 8, 3)}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_all_places_of_a_dense_network_are_on_a_path(name):
+    """Behind norms and in recurrences too, where derivatives have any sign."""
+    shape = NETWORKS[name]
+    model = architectures.create(name, num_classes=3, input_shape=shape, rngs=0)
+    found = jax.jit(lambda: uses.places_on_paths(model, shape))()
+    assert all(places.all() for places in found.values()), {path: places.mean() for path, places in found.items()}
+
+
+@pytest.mark.parametrize("rule", sorted(MASK_RULES))
+def test_every_rule_ranks_the_weights_of_a_recurrent_network(rule):
+    model = architectures.create("gru", num_classes=3, input_shape=NETWORKS["gru"], rngs=0)
+    pruning.prune(model, "random", density=0.1, rngs=0)
+    graph, state = nnx.split(model)
+    rank = MASK_RULES[rule]
+    ranked = jax.jit(lambda state: rank(nnx.merge(graph, state), NETWORKS["gru"], jnp.array(True)))(state)
+    shapes = {path: layer.kernel.shape for path, layer in masked_layers(model).items()}
+    assert {path: score.shape for path, score in ranked.items()} == shapes
+    assert all(jnp.isfinite(score).all() for score in ranked.values())
 
 
 def test_flow_by_hand():

@@ -75,7 +75,9 @@ def test_values_that_make_no_sense_are_refused(change, says):
 def test_unknown_recipes_list_what_there_is():
     with pytest.raises(UnknownName, match=r"no recipe 'gradul'\. Did you mean 'gradual'"):
         recipes.find("gradul", "lenet300", "mnist")
-    with pytest.raises(OptionError, match=r"no recipe for lenet5 on cifar10; lenet5 has recipes for mnist .*\(--data\)"):
+    with pytest.raises(
+        OptionError, match=r"no recipe for lenet5 on cifar10; lenet5 has recipes for mnist .*\(--data\)"
+    ):
         recipes.find("ntt", "lenet5", "cifar10")
     with pytest.raises(UnknownName, match="lenet300"):
         recipes.find("ntt", "lenet30", "mnist")
