@@ -60,7 +60,7 @@ def places_on_paths(model: nnx.Module, shape: tuple[int, ...]) -> dict[LayerPath
             layer.bias[...] = jnp.asarray(rng.uniform(0.005, 0.015, layer.bias.shape), layer.bias.dtype)
     for _, norm in nnx.iter_modules(probe):
         if isinstance(getattr(norm, "scale", None), nnx.Param) and isinstance(getattr(norm, "bias", None), nnx.Param):
-            norm.bias[...] = jnp.full_like(norm.bias[...], NORM_BIAS)
+            norm.bias[...] = jnp.full_like(norm.bias[...], NORM_BIAS)  # type: ignore[attr-defined]
     images = jnp.asarray(rng.uniform(0.5, 1.5, (PROBES, *shape)), jnp.float32)
     program = _program(probe, images[0])
     parts: Any = nnx.split(probe, Mask, ...)
