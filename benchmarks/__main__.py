@@ -8,13 +8,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from benchmarks import codegen, coverage, estimators, ntk, plots, runtime, search, selfcheck, train, wasm
+from benchmarks import (
+    codegen,
+    coverage,
+    estimators,
+    ntk,
+    plots,
+    runtime,
+    search,
+    selfcheck,
+    sparse_students,
+    train,
+    wasm,
+)
 from nttzoo._util import provenance
 from nttzoo.cli import execute
 from nttzoo.errors import OptionError
 from nttzoo.settings import Argument, Help
 
-What = Literal["train", "ntk", "estimators", "search", "selfcheck", "runtime", "codegen", "coverage", "wasm"]
+What = Literal[
+    "train", "ntk", "estimators", "search", "sparse-students", "selfcheck", "runtime", "codegen", "coverage", "wasm"
+]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -31,7 +45,8 @@ class Bench:
         Argument(
             "train: training steps over density, against PyTorch and SparseProp; "
             "ntk: kernel steps against neural-tangents; estimators: sampled outputs "
-            "against all; search: the loop itself; selfcheck: what the kernel's check of itself costs; "
+            "against all; search: the loop itself; sparse-students: its steps with sparse and with dense convolutions; "
+            "selfcheck: what the kernel's check of itself costs; "
             "runtime: sparse networks in ONNX Runtime, OpenVINO, DeepSparse and as C; codegen: what makes the C fast; "
             "coverage: which ONNX graphs become C; wasm: WebAssembly against onnxruntime-web"
         ),
@@ -73,6 +88,8 @@ class Bench:
             result = estimators.run()
         elif self.what == "search":
             result = search.run()
+        elif self.what == "sparse-students":
+            result = sparse_students.run()
         elif self.what == "selfcheck":
             result = selfcheck.run()
         elif self.what == "train":
@@ -88,6 +105,7 @@ class Bench:
             "codegen": codegen.tables,
             "estimators": estimators.tables,
             "train": train.table,
+            "sparse-students": sparse_students.table,
         }
         tables |= {"coverage": coverage.tables, "wasm": wasm.table}
         if self.what in tables and not self.json:

@@ -15,7 +15,7 @@ import onnx
 
 from benchmarks.measure import PEERS, milliseconds
 from nttzoo import architectures, codegen, export
-from nttzoo._util import console
+from nttzoo._util import console, libraries
 from nttzoo._util.provenance import origin
 from nttzoo.codegen import build
 from nttzoo.sparsity import pruning
@@ -80,7 +80,7 @@ def _grouping() -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         program = str(Path(folder) / "grouping")
         flags = [flag for flag in build.FLAGS if flag not in ("-shared", "-fPIC")]
-        subprocess.run([*build.find_compiler(), *flags, str(PEERS / "grouping.c"), "-o", program], check=True)
+        subprocess.run([*libraries.find_compiler(), *flags, str(PEERS / "grouping.c"), "-o", program], check=True)
         for layer, sizes in GROUPED_LAYERS.items():
             for density in GROUPED_DENSITIES:
                 arguments = [program, *map(str, sizes), str(density)]

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from benchmarks.measure import PEERS
+from nttzoo._util import libraries
 from nttzoo.codegen import build
 from nttzoo.codegen.training import resolve, trace
 from nttzoo.codegen.training.graph import Activation, Affine, Normalization
@@ -19,7 +20,7 @@ FLAGS = ("-std=gnu99", "-O3", "-march=native", "-ffp-contract=fast")
 def machine(threads: int, *, lanes: int, bytes_of_block: int) -> dict[str, float]:
     """Multiply-adds and bytes per second of all threads together; each reads memory of the size of a step's arena."""
     text = (PEERS / "limits.c").read_text().replace("LANES", str(lanes))
-    library = ctypes.CDLL(str(build.shared_library("limits", {"limits.c": text}, FLAGS)))
+    library = ctypes.CDLL(str(libraries.shared_library("limits", {"limits.c": text}, FLAGS)))
     library.read_memory.argtypes = [ctypes.c_void_p, ctypes.c_long]
     rounds, count = 5_000_000, bytes_of_block // 4
     memory = [build.aligned(count) for _ in range(threads)]

@@ -33,7 +33,7 @@ DEVICES = (2, 4, 8)
 COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "reduce-scatter", "collective-permute")
 
 
-def _students(model: str, data: str, outputs: int | None, devices: int, batch: int | None = None) -> Any:
+def machinery(model: str, data: str, outputs: int | None, devices: int, batch: int | None = None) -> Any:
     """The machinery of a search on random images of the right shape."""
     recipe = recipes.find("ntt", model, data).change(outputs=outputs, batch_size=batch)
     config = SearchConfig(model=model, data=data, recipe=recipe)
@@ -44,7 +44,7 @@ def _students(model: str, data: str, outputs: int | None, devices: int, batch: i
 
 def overhead(model: str, data: str, outputs: int | None, steps: int) -> dict[str, Any]:
     """Milliseconds of a step in the search's loop, and of its teacher's behavior and student's gradient alone."""
-    students = _students(model, data, outputs, 1)
+    students = machinery(model, data, outputs, 1)
     states = students.start()
     x = jnp.asarray(students.images[: students.recipe.batch_size])
     chosen = None if outputs is None else spread_outputs(jax.random.key(0), len(x), 10, outputs)
@@ -76,7 +76,7 @@ def overhead(model: str, data: str, outputs: int | None, steps: int) -> dict[str
 
 def collectives(model: str, data: str, outputs: int | None, devices: int, batch: int) -> dict[str, Any]:
     """How often devices speak per step and how many bytes each one gets, from the compiled program."""
-    students = _students(model, data, outputs, devices, batch)
+    students = machinery(model, data, outputs, devices, batch)
     program = students.lowered(students.start()).compile().as_text()
     found: dict[str, dict[str, int]] = {}
     for kind in COLLECTIVES:

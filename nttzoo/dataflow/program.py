@@ -20,7 +20,7 @@ from jaxtyping import Array, Shaped
 from nttzoo.dataflow.analysis import Analysis, Loop, called_program
 from nttzoo.dataflow.sites import Position, Site
 from nttzoo.nn.layers import LayerPath, mask_p, merge_params, split_params
-from nttzoo.ops import convolution
+from nttzoo.ops import convolution, sparse_convolution
 
 
 @dataclass(frozen=True)
@@ -72,13 +72,15 @@ class Program:
         moves: dict[int, Array],
         *,
         straight: bool,
+        sparse: bool = False,
     ) -> tuple[list[Array], dict[Position, Seen]]:
         """The outputs, with `products` added to the sites' results and `moves` to parameters; and the sites' inputs.
 
-        With `straight`, moves bypass masks: only the parameters' own values are masked.
+        With `straight`, moves bypass masks: only the parameters' own values are masked. With `sparse`, products skip
+        masked weights where they can: faster, if few weights are left.
         """
         arguments = [Entries(value, move=moves.get(i)) for i, value in enumerate(parameters)]
-        run = _Run(self.analysis.products, products, {}, straight)
+        run = _Run(self.analysis.products, products, {}, straight, sparse)
         outputs = run.evaluate(self.jaxpr, self.closed.consts, [*arguments, *others, example], ())
         return [_plain(output) for output in outputs], run.seen
 
@@ -133,11 +135,16 @@ def _name(path: Any) -> LayerPath:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Entries:
-    """A parameter on its way to a site: its values, which of them no mask removes (None: all), and its move."""
+    """A parameter on its way to a site: its values, which of them no mask removes (None: all), and its move.
+
+    `kept`: the values that a layer's mask keeps (None: unknown); the others are zero. With straight moves, such a mask
+    removes no derivative: it is in `kept`, but not in `passes`.
+    """
 
     value: Array
     passes: Array | None = None
     move: Array | None = None
+    kept: Array | None = None
 
 
 @jax.tree_util.register_dataclass
@@ -161,6 +168,7 @@ class _Run:
     products: dict[Position, Array]
     seen: dict[Position, Seen]
     straight: bool
+    sparse: bool
 
     def evaluate(self, jaxpr: Any, consts: Any, args: list[Any], at: Position) -> list[Any]:
         values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
@@ -181,12 +189,19 @@ class _Run:
                 return self._cond(equation, operands, here)
             if len(places) == 1 and (moved := self._moved(equation, operands, places[0])):
                 return [moved]
-        results = _bind(equation, [_plain(value) for value in operands])
         if here in self.products:
-            entries = operands[places[0]]
-            self.seen[here] = Seen(_plain(operands[1 - places[0]]), entries.passes)
-            results = [results[0] + self.products[here]]
-        return results
+            return [self._product(equation, operands, places[0], here) + self.products[here]]
+        return _bind(equation, [_plain(value) for value in operands])
+
+    def _product(self, equation: Any, operands: list[Any], place: int, here: Position) -> Array:
+        """The result at a site, whose inputs are recorded."""
+        inputs, entries = _plain(operands[1 - place]), operands[place]
+        self.seen[here] = Seen(inputs, entries.passes)
+        if self.sparse and entries.kept is not None and equation.primitive is convolution.conv_p:
+            window = equation.params["window"]
+            if entries.move is None and sparse_convolution.suits(window, inputs.dtype):
+                return sparse_convolution.conv(inputs, entries.value, entries.kept, window)
+        return _bind(equation, [_plain(value) for value in operands])[0]
 
     def _moved(self, equation: Any, operands: list[Any], place: int) -> Entries | None:
         """The entries after an operation that `analysis` treats as a step; None for other operations."""
@@ -197,9 +212,9 @@ class _Run:
 
         match name:
             case "reshape" | "transpose" | "squeeze" | "rev" | "copy" | "copy_p" | "broadcast_in_dim":
-                return Entries(*map(same, (entries.value, entries.passes, entries.move)))
+                return Entries(*map(same, (entries.value, entries.passes, entries.move, entries.kept)))
             case "convert_element_type" | "pvary" | "pcast":
-                return Entries(same(entries.value), entries.passes, same(entries.move))
+                return Entries(same(entries.value), entries.passes, same(entries.move), entries.kept)
             case mask_p.name if place == 0:
                 return Entries(same(entries.value))
             case mask_p.name:
@@ -210,11 +225,14 @@ class _Run:
         return None
 
     def _masked(self, entries: Entries, value: Array, mask: Array, *, ours: bool = False) -> Entries:
+        kept = None
+        if ours:
+            kept = mask if entries.kept is None else entries.kept & mask
         if ours and self.straight:
-            return replace(entries, value=value)
+            return replace(entries, value=value, kept=kept)
         passes = mask if entries.passes is None else entries.passes & mask
         move = None if entries.move is None else jnp.where(mask, entries.move, 0)
-        return Entries(value, passes, move)
+        return Entries(value, passes, move, kept)
 
     def _scan(self, equation: Any, operands: list[Any], here: Position) -> list[Any]:
         loop = Loop(equation)
@@ -225,7 +243,7 @@ class _Run:
         def step(carry: list[Array], slices: tuple[list[Any], dict[Position, Array]]) -> Any:
             changing = iter(carry)
             whole = [value if same else next(changing) for value, same in zip(before, stays, strict=True)]
-            run = _Run(self.sites, slices[1], {}, self.straight)
+            run = _Run(self.sites, slices[1], {}, self.straight, self.sparse)
             results = run.evaluate(loop.jaxpr, loop.consts, [*consts, *whole, *slices[0]], here)
             results = [result if same else _plain(result) for result, same in _zip_rest(results, stays)]
             after = [result for result, same in zip(results, stays, strict=False) if not same]

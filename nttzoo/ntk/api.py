@@ -84,11 +84,12 @@ def outputs_and_kernel(
     *,
     active: bool,
     exchange: Exchange | None = None,
+    sparse: bool = False,
 ) -> tuple[Float[Array, "n o"], Float[Array, "n//2 _ r r"]]:
     """The outputs for a batch and the kernel between its halves, from one forward pass if that fits the memory.
 
     With an `exchange`, the batch and the outputs are one device's part, and so are the kernel's rows; its columns are
-    all devices' second halves.
+    all devices' second halves. `sparse`: the passes skip pruned weights where they can.
     """
     x1, x2 = x[: len(x) // 2], x[len(x) // 2 :]
     find = checked_shares(model, x, active=active)
@@ -97,7 +98,7 @@ def outputs_and_kernel(
         return y, exchange.own_rows_of_sum(sum(kernels.values()))  # type: ignore[arg-type]
     if len(x) > 2 * block_sizes(model, x1, chosen, active, default_memory(), find).block:
         return nnx.clone(model)(x), kernel_blocks(model, x1, x2, chosen, trace=False, active=active, find_shares=find)
-    y, kernels = pair_shares(model, x1, x2, chosen, False, active, find)
+    y, kernels = pair_shares(model, x1, x2, chosen, False, active, partial(find, sparse=sparse))
     return y, sum(kernels.values())  # type: ignore[return-value]
 
 

@@ -36,11 +36,13 @@ def shares(
     *,
     active: bool,
     exchange: Exchange | None = None,
+    sparse: bool = False,
 ) -> tuple[Float[Array, "n o"], dict[LayerPath, Share]]:
     """The model's outputs [n, o] and, per parameter, the factors of d outputs[r] / d parameter for the chosen outputs.
 
     A bias that belongs to a kernel is part of its kernel's share. With an `exchange`, x is one device's part of the
-    examples, and so are the outputs; the shares are of all examples.
+    examples, and so are the outputs; the shares are of all examples. `sparse`: the passes skip pruned weights where
+    they can.
     """
     program = trace(model, x[0])
     if not active:
@@ -55,7 +57,7 @@ def shares(
     products, moves = jax.tree.map(lambda zero: varying_alike(zero, x)[0], (products, moves))
 
     def one(products: dict[Position, Array], moves: dict[int, Array], example: Array) -> Any:
-        (y,), seen = program.run(parameters, others, example, products, moves, straight=not active)
+        (y,), seen = program.run(parameters, others, example, products, moves, straight=not active, sparse=sparse)
         return y, {at: saw.inputs for at, saw in seen.items()}, {at: saw.passes for at, saw in seen.items()}
 
     def perturbed(products: dict[Position, Array], moves: dict[int, Array]) -> Any:
@@ -138,7 +140,13 @@ def _warn_of_slow_parameters(model: nnx.Module, program: Program, parameters: li
 
 
 def dense_rows(
-    model: nnx.Module, x: Array, outputs: Outputs, *, active: bool, exchange: Exchange | None = None
+    model: nnx.Module,
+    x: Array,
+    outputs: Outputs,
+    *,
+    active: bool,
+    exchange: Exchange | None = None,
+    sparse: bool = False,
 ) -> tuple[Array, dict[LayerPath, Share]]:
     """`shares` from the whole Jacobian of the model itself, example by example: the slow and simple reference.
 

@@ -207,7 +207,7 @@ def _batch_over_images(primitive: Primitive, args: Any, dims: Any, *, window: Wi
     """vmap of images with one kernel: the new axis joins the images. Any other vmap: one after the other."""
     (images, kernel), (axis, kernel_axis) = args, dims
     if kernel_axis is not None:
-        return _batch_by_loop(primitive, args, dims, window=window)
+        return batch_by_loop(primitive, args, dims, window=window)
     images = jnp.moveaxis(images, axis, 0)
     # For more images, another algorithm may be chosen.
     count = images.shape[0] * images.shape[1]
@@ -217,7 +217,8 @@ def _batch_over_images(primitive: Primitive, args: Any, dims: Any, *, window: Wi
     return y.reshape(*images.shape[:2], *y.shape[1:]), 0
 
 
-def _batch_by_loop(primitive: Primitive, args: Any, dims: Any, *, window: Window) -> tuple[Array, int]:
+def batch_by_loop(primitive: Primitive, args: Any, dims: Any, *, window: Window) -> tuple[Array, int]:
+    """vmap as a loop."""
     mapped = [jnp.moveaxis(a, d, 0) for a, d in zip(args, dims, strict=True) if d is not None]
 
     def one(pieces: list[Array]) -> Array:
@@ -230,4 +231,4 @@ def _batch_by_loop(primitive: Primitive, args: Any, dims: Any, *, window: Window
 
 batching.primitive_batchers[conv_p] = partial(_batch_over_images, conv_p)
 batching.primitive_batchers[conv_to_images_p] = partial(_batch_over_images, conv_to_images_p)
-batching.primitive_batchers[conv_to_kernel_p] = partial(_batch_by_loop, conv_to_kernel_p)
+batching.primitive_batchers[conv_to_kernel_p] = partial(batch_by_loop, conv_to_kernel_p)

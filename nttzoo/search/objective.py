@@ -63,9 +63,14 @@ def behavior(
     *,
     tangents: Tangents = "all",
     exchange: Exchange | None = None,
+    sparse: bool = False,
 ) -> Behavior:
-    """Outputs and kernel of a model in evaluation mode; `outputs` picks those whose kernel is looked at (None: all)."""
-    return Behavior(*outputs_and_kernel(model, x, outputs, active=tangents == "active", exchange=exchange))
+    """Outputs and kernel of a model in evaluation mode; `outputs` picks those whose kernel is looked at (None: all).
+
+    With `sparse`, its convolutions skip pruned weights where they can: faster, if few are left.
+    """
+    active = tangents == "active"
+    return Behavior(*outputs_and_kernel(model, x, outputs, active=active, exchange=exchange, sparse=sparse))
 
 
 def distances(
@@ -104,13 +109,14 @@ def ntt_loss(
     coefficients: LossCoefficients,
     tangents: Tangents = "all",
     exchange: Exchange | None = None,
+    sparse: bool = False,
 ) -> tuple[Float[Array, ""], Terms]:
     """The loss of a student in evaluation mode on a batch, and its terms; `density` is the one aimed at.
 
     `teacher` is the teacher's behavior on the same batch and outputs. With an `exchange`, batch and behavior are one
-    device's part, and the loss is the mean over devices of what each gets.
+    device's part, and the loss is the mean over devices of what each gets. `sparse`: see `behavior`.
     """
-    seen = behavior(student, x, outputs, tangents=tangents, exchange=exchange)
+    seen = behavior(student, x, outputs, tangents=tangents, exchange=exchange, sparse=sparse)
     if coefficients.normalize_kernels:
         seen = seen._replace(kernel=seen.kernel * (_norm(teacher.kernel, exchange) / _norm(seen.kernel, exchange)))
     target, kernel = distances(seen, teacher, outputs)

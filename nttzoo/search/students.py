@@ -40,6 +40,8 @@ from nttzoo.sparsity.schemes import Groups
 
 Preprocess = Callable[[Num[Array, "n ..."]], Float[Array, "n ..."]]
 LOGIT_SNIP_IMAGES = 128
+# Up to this density, convolutions that skip pruned weights are faster than dense ones.
+SPARSE_DENSITY = 0.2
 
 
 class Students:
@@ -83,6 +85,8 @@ class Students:
             allocation.overall_density(groups, target.density)
             for groups, target in zip(self.groups, config.targets, strict=True)
         ]
+        # Densities may fall: what counts is the first one. On a mesh, products are dense.
+        self.sparse = [mesh is None and self._first_density(target) <= SPARSE_DENSITY for target in config.targets]
         self.num_outputs = jax.eval_shape(lambda x: nnx.clone(teacher)(x), example).shape[1]
         if self.recipe.outputs is not None and self.recipe.outputs > self.num_outputs:
             raise OptionError(f"cannot sample {self.recipe.outputs} of {self.num_outputs} outputs.")
@@ -174,6 +178,10 @@ class Students:
     def _groups(self, target: Target, density: Density) -> Groups:
         return allocation.allocate(self.layers, density, target.scheme, self.config.exclude)
 
+    def _first_density(self, target: Target) -> float:
+        groups = self._groups(target, self.plan.density(target.density, 0))
+        return sum(group.kept for group in groups) / sum(group.size for group in groups)
+
     # What runs on the devices.
 
     def _fixed(self) -> tuple[Any, ...]:
@@ -217,7 +225,8 @@ class Students:
                 seen = behavior(teacher, x, own, tangents=self.teacher_tangents, exchange=self.exchange)
             else:
                 seen = teacher_table.look_up(table, mine, batch[len(batch) // 2 :], own, outputs)
-            return tuple(self._step(i, s, p, seen, x, own) for s, p in zip(states, self.densities, strict=True))
+            options = zip(states, self.densities, self.sparse, strict=True)
+            return tuple(self._step(i, s, p, sparse, seen, x, own) for s, p, sparse in options)
 
         return lax.fori_loop(start, stop, step, states)
 
@@ -228,7 +237,7 @@ class Students:
         return self.exchange.own_part(batch.reshape(2, -1, *batch.shape[1:]), 1).reshape(-1, *batch.shape[1:])
 
     def _step(
-        self, i: Array, state: State, density: float, teacher: Behavior, x: Array, outputs: Array | None
+        self, i: Array, state: State, density: float, sparse: bool, teacher: Behavior, x: Array, outputs: Array | None
     ) -> State:
         """One student's step of Adam, the i-th."""
 
@@ -238,6 +247,7 @@ class Students:
                 "density": density,
                 "coefficients": self.recipe.coefficients,
                 "tangents": tangents,
+                "sparse": sparse,
             }
             return ntt_loss(student, teacher, x, outputs, exchange=self.exchange, **options)
 

@@ -12,6 +12,7 @@ from onnx_graphs import Graph
 
 import nttzoo
 from nttzoo import cli, codegen, data, errors
+from nttzoo._util import libraries
 from nttzoo.codegen import build, frontend
 
 STRICT = ["-Wall", "-Wextra", "-pedantic", "-Werror", "-O1"]
@@ -119,7 +120,7 @@ def test_bad_requests(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CC", raising=False)
     with pytest.raises(errors.ExportError, match="there is no C compiler"):
-        build.find_compiler()
+        libraries.find_compiler()
 
 
 def test_what_is_written_was_tried_out(tmp_path, monkeypatch):

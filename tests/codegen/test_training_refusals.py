@@ -10,7 +10,8 @@ import pytest
 from flax import nnx
 from training_networks import Body, batch_for, conv, jax_gradient, pruned, small
 
-from nttzoo import architectures, codegen, nn
+from nttzoo import architectures, nn
+from nttzoo._util import libraries
 from nttzoo.codegen.training import compile as compile_step
 from nttzoo.codegen.training import compile_training, step, trace
 from nttzoo.errors import ExportError, OptionError, RunError, ShapeError, TrainingError
@@ -193,6 +194,6 @@ def test_a_gradient_that_is_not_finite_keeps_the_last_good_weights():
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
-    monkeypatch.setattr(codegen.build, "cache_folder", lambda: tmp_path / "file" / "libraries")
+    monkeypatch.setattr(libraries, "cache_folder", lambda: tmp_path / "file" / "libraries")
     with pytest.raises(RunError, match="cannot make the folder"):
         compile_training(small())

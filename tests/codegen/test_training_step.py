@@ -12,7 +12,8 @@ import pytest
 from flax import nnx
 from training_networks import Body, batch_for, conv, pooled, pruned, small
 
-from nttzoo import architectures, codegen, nn
+from nttzoo import architectures, nn
+from nttzoo._util import libraries
 from nttzoo.codegen.training import UpdateRule, compile_training, source
 
 pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
@@ -155,9 +156,9 @@ def test_dropout_keeps_the_right_fraction_and_scale():
 
 def test_one_library_for_all_masks(tmp_path, monkeypatch):
     built = []
-    real = codegen.build._make
-    monkeypatch.setattr(codegen.build, "cache_folder", lambda: tmp_path)
-    monkeypatch.setattr(codegen.build, "_make", lambda *a: (built.append(1), real(*a))[1])
+    real = libraries._make
+    monkeypatch.setattr(libraries, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(libraries, "_make", lambda *a: (built.append(1), real(*a))[1])
     for seed in range(3):
         model = pruned(architectures.create("lenet300", num_classes=3, input_shape=(4, 4, 1), rngs=0), 0.3, seed)
         compile_training(model)

@@ -12,8 +12,8 @@ import pytest
 from flax import nnx
 
 from nttzoo import nn
+from nttzoo._util import libraries
 from nttzoo.architectures import create
-from nttzoo.codegen import build
 from nttzoo.data import from_arrays
 from nttzoo.errors import ExportError, FileError, RunError, ShapeError, TrainingError
 from nttzoo.sparsity.pruning import prune
@@ -82,7 +82,7 @@ def test_auto_takes_c_for_sparse_networks_and_says_why_not_otherwise(data):
 @pytest.fixture
 def slow(tmp_path, monkeypatch):
     """Slows the steps of one engine down, and counts those of both; libraries and times are in a folder of the test."""
-    monkeypatch.setattr(build, "cache_folder", lambda: tmp_path / "libraries")
+    monkeypatch.setattr(libraries, "cache_folder", lambda: tmp_path / "libraries")
     counted = {"c": 0, "jax": 0}
 
     def slowed(trainer, delay):
@@ -268,7 +268,7 @@ def test_images_that_are_no_bytes_train_alike():
 
 def test_a_cache_that_cannot_be_written_leaves_training_to_jax(data, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
-    monkeypatch.setattr(build, "cache_folder", lambda: tmp_path / "file" / "libraries")
+    monkeypatch.setattr(libraries, "cache_folder", lambda: tmp_path / "file" / "libraries")
     history = fit(network(), data, config(epochs=1))
     assert history.engine == "jax"
     assert "cannot make the folder" in history.engine_note

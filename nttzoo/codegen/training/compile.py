@@ -13,8 +13,8 @@ import optax
 from flax import nnx
 
 from nttzoo import export, nn
+from nttzoo._util import libraries
 from nttzoo._util.checks import check_choice, check_count, check_flag, check_number, check_seed
-from nttzoo.codegen import build
 from nttzoo.codegen.training import library, resolve, source, tables, trace
 from nttzoo.codegen.training.library import UpdateRule
 from nttzoo.codegen.training.step import TrainingStep
@@ -72,7 +72,7 @@ def compile_training(
     resolved = resolve.resolve(traced.program)
     block = _block()
     text = source.host_source(resolved, block=block, channels=shape[-1])
-    path = build.shared_library("training", {"training.c": text.code}, FLAGS)
+    path = libraries.shared_library("training", {"training.c": text.code}, FLAGS)
 
     def make(model: nnx.Module) -> TrainingStep:
         table = tables.make(resolved, traced.parameters.survivors(model))
@@ -91,7 +91,7 @@ def compile_training(
 
 def _block() -> int:
     """Examples per block: the floats in the machine's widest vector."""
-    macros = build.machine_macros()
+    macros = libraries.machine_macros()
     for macro, size in (("__AVX512F__", 16), ("__AVX__", 8), ("__SSE2__", 4), ("__ARM_NEON", 4)):
         if f"#define {macro} " in macros:
             return size

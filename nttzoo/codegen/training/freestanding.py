@@ -10,10 +10,9 @@ import numpy as np
 from flax import nnx
 
 from nttzoo import export
-from nttzoo._util import files
+from nttzoo._util import files, libraries
 from nttzoo._util.checks import check_choice, check_flag, check_path, check_seed, check_text
 from nttzoo._util.provenance import check_writable
-from nttzoo.codegen import build
 from nttzoo.codegen.source import Source, float_literal, identifier
 from nttzoo.codegen.training import kernels, library, resolve, source, tables, trace
 from nttzoo.codegen.training.compile import compile_training
@@ -172,7 +171,7 @@ def training_source(
 
 def _has_compiler() -> bool:
     try:
-        return bool(build.find_compiler())
+        return bool(libraries.find_compiler())
     except ExportError:
         return False
 

@@ -22,8 +22,8 @@ from flax import nnx
 from google.protobuf.message import DecodeError
 
 from nttzoo import __version__, export, nn
-from nttzoo._util import files
-from nttzoo.codegen import build, frontend, optimize, views
+from nttzoo._util import files, libraries
+from nttzoo.codegen import frontend, optimize, views
 from nttzoo.codegen.ir import Conv, Linear, Program
 from nttzoo.dataflow import fingerprint
 from nttzoo.errors import ExportError, FileError, RunError
@@ -146,7 +146,7 @@ def _graph(plain: nnx.Module, input_shape: tuple[int, ...]) -> tuple[onnx.ModelP
     rates = [f"{layer.rate} {layer.deterministic}" for _, layer in nnx.iter_modules(plain) if type(layer) is _Dropout]
     text = "\0".join([fingerprint(computed), *rates, *versions, str(input_shape)])
     key = hashlib.sha256(text.encode()).hexdigest()[:32]
-    file = build.cache_folder() / f"graph-{key}.bin"
+    file = libraries.cache_folder() / f"graph-{key}.bin"
     if (kept := _kept(file)) is not None:
         return kept, key
     proto = export.graph_of(plain, ("B", *input_shape), opset=17, layout="NHWC", name="network")
