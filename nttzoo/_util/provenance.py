@@ -43,7 +43,7 @@ def code_hash() -> str:
     """Twelve hex digits that tell one state of this package's source from another: versions are too coarse."""
     package = Path(__file__).parents[1]
     total = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
+    for path in sorted(path for path in package.rglob("*") if path.suffix in (".py", ".c", ".cc", ".h")):
         content = path.read_bytes()
         total.update(f"{path.relative_to(package).as_posix()} {len(content)}\n".encode() + content)
     return total.hexdigest()[:12]
