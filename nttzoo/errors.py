@@ -22,7 +22,7 @@ class UnknownName(NttzooError, KeyError):
 
     def __init__(self, kind: str, name: object, known: Iterable[str], *, shown_by: str = ""):
         known = sorted(known)
-        longer = [other for other in known if name and other.startswith(f"{name}-")]
+        longer = [other for other in known if isinstance(name, str) and name and other.startswith(f"{name}-")]
         near = longer[:3] or difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
         hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
         listed = f"{shown_by} shows all {len(known)}." if shown_by else f"Known: {', '.join(known)}."

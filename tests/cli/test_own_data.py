@@ -65,6 +65,7 @@ def test_functions_sequences_and_gray_images_without_a_channel_axis(folder):
     assert data.load(data.own.register("gray.npz")).input_shape == (6, 5, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(5,), (4, 5)])  # features; sequences
 def test_data_of_other_shapes_through_search_training_and_export(folder, shape):
     (folder / "flat.py").write_text(

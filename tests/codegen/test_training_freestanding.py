@@ -56,6 +56,7 @@ def rough():
     return pruned(Body(parts, (7, 6, 3), 4, rngs=nnx.Rngs(0)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [rough, lambda: pruned(Body(PARTS["max pool"], (7, 6, 3), 4, rngs=nnx.Rngs(0)))])
 def test_the_c_file_learns_like_the_library_and_sanitizers_are_silent(make, tmp_path):
     model = make()

@@ -33,6 +33,7 @@ def prepared(tmp_path, monkeypatch):
     return images, labels
 
 
+@pytest.mark.slow
 def test_a_data_set_prepared_by_tfds_is_found(prepared):
     images, labels = prepared
     mnist = data.load("mnist")

@@ -119,6 +119,7 @@ def test_a_comparison_grows_case_by_case_and_goes_on(tmp_path, monkeypatch, caps
         comparison.run(other, data.load("mnist5k"), out=out, runs=tmp_path)
 
 
+@pytest.mark.slow
 def test_methods_and_seeds_may_be_added_and_networks_trained_side_by_side(tmp_path, monkeypatch):
     dataset = data.load("mnist5k")
     values = {**VALUES, "methods": ("random",), "densities": (0.05,), "seeds": (1,), "change": {}}

@@ -67,6 +67,7 @@ def age(folder):
     (folder / "config.json").write_text(json.dumps(OLD_CONFIG))
 
 
+@pytest.mark.slow
 def test_a_search_of_an_earlier_version_goes_on(tmp_path):
     expected = run(tmp_path / "run")
     last = max(int(path.name) for path in (tmp_path / "run" / "checkpoints").iterdir())

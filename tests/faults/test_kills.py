@@ -40,6 +40,7 @@ def loaded(folder):
     return about["seed"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("can_swap", [True, False])
 def test_training_over_older_weights(tmp_path, monkeypatch, can_swap):
     if not can_swap:

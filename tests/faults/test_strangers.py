@@ -73,6 +73,7 @@ def test_any_change_of_index_and_manifest_is_refused_or_harmless(home, file):
     assert tried > 50
 
 
+@pytest.mark.slow
 def test_any_change_of_the_metrics_is_refused_or_gives_the_same_network(home, capsys):
     path = home / "models" / NAME / "metrics.json"
     whole = json.loads(path.read_text())

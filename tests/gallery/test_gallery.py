@@ -9,6 +9,7 @@ import browser
 import numpy as np
 import pytest
 
+import nttzoo
 from nttzoo import data, zoo
 from nttzoo.cli import main
 from nttzoo.codegen.wasm import toolchain
@@ -124,7 +125,9 @@ def test_plots_show_the_data_set_that_is_chosen(tab):
     page.keyboard.press("Enter")
     assert chosen.inner_text() == "cifar10"
     assert page.evaluate("document.activeElement.textContent") == "cifar10"
-    assert "59.90 %" in page.locator("#zoo .chart a").first.get_attribute("aria-label")
+    name, _, facts = page.locator("#zoo .chart a").first.get_attribute("aria-label").partition(": ")
+    assert f"{nttzoo.info(name).summary()['test_accuracy']:.2%}".replace("%", " %") in facts
+    assert nttzoo.info(name).dataset == "cifar10"
     page.click(".sets button:has-text('mnist')")
 
 

@@ -83,6 +83,7 @@ def test_schemes_of_ones_own_densities_per_layer_and_dense_layers():
     assert "exclude" not in config().to_dict()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["synflow", "random", "px"])
 def test_a_search_can_start_from_any_label_free_method(method):
     first = transfer(start_method=method, mask_every=1000)  # the mask stays
@@ -96,6 +97,7 @@ def test_a_search_can_start_from_any_label_free_method(method):
         RECIPE.change(start_method="snip")
 
 
+@pytest.mark.slow
 def test_each_student_ends_as_if_searched_alone():
     together = transfer(densities=(0.2, 0.4), schemes=("layerwise", "global")).students
     for student in together:

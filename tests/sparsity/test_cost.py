@@ -142,6 +142,7 @@ def test_dead_channels_of_a_cnn_by_hand():
     }
 
 
+@pytest.mark.slow
 def test_conv4_at_1_percent_layerwise_saves_a_factor_of_100(thin_conv4):
     _, counted = thin_conv4
     assert counted.theoretical == pytest.approx(100, rel=0.01)

@@ -66,6 +66,7 @@ def test_synflow_is_conserved_from_layer_to_layer():
     np.testing.assert_allclose(totals, totals[0], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_grasp_is_the_weight_times_the_hessian_times_the_gradient():
     def flat(vector):
         return loss((vector[:6].reshape(2, 3), vector[6:].reshape(3, 2)))
